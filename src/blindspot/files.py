@@ -1,0 +1,64 @@
+"""Files that are either whole or absent: every result is written beside its place, then renamed."""
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from blindspot.errors import BlindspotError
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary path in the same folder; on success sync it and rename it to `path`.
+
+    A reader sees the old file or the new one, never half of one. On an exception nothing is left.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The ending stays last, because some writers (matplotlib, pandas) choose the format by it.
+    temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
+    try:
+        yield temporary
+        with open(temporary, "rb") as handle:
+            os.fsync(handle.fileno())
+        os.replace(temporary, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` as UTF-8 with LF line ends, atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON a person can read, atomically. NaN and infinity are refused: they are not JSON."""
+    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON; a missing or damaged file is named in the error."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BlindspotError(f"{path}: no such file") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise BlindspotError(
+            f"{path}: not readable as JSON ({error}); delete it and run the workflow again"
+        ) from None
+
+
+def sha256_file(path: Path) -> str:
+    """Hex SHA-256 of a file's bytes, in bounded memory."""
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
