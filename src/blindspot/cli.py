@@ -1,1 +1,151 @@
-def main(): ...
+"""The command line: one verb a stage, so that every stage also runs without Snakemake.
+
+Heavy imports happen inside the verbs: `blindspot figure` must work where torch is not installed.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from blindspot.errors import BlindspotError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="The readout blind spot in looped language models, one stage at a time.",
+)
+
+Spec = Annotated[str, typer.Option(help="Specification as canonical JSON, made by the workflow.")]
+Folder = Annotated[Path, typer.Option()]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
+Configs = Annotated[list[Path], typer.Option("--config", help="config.yaml, then study files.")]
+Override = Annotated[str, typer.Option(help="Further settings as JSON, laid over the files.")]
+
+
+@app.command()
+def corpus(spec: Spec, out: Folder) -> None:
+    """Fetch a corpus and write its documents, split. The only step that uses the network."""
+    from pydantic import TypeAdapter
+
+    from blindspot.corpus import fetch
+    from blindspot.spec import Corpus
+
+    fetch(TypeAdapter(Corpus).validate_json(spec), out)
+
+
+@app.command()
+def tokens(spec: Spec, corpus: Folder, out: Folder) -> None:
+    """Fit the tokenizer and write token files."""
+    from blindspot.spec import DataSpec
+    from blindspot.tokens import build
+
+    build(DataSpec.model_validate_json(spec), corpus, out)
+
+
+@app.command()
+def train(
+    spec: Spec,
+    name: Annotated[str, typer.Option(help="size/cell/seedN-hash, for messages and results.")],
+    tokens: Folder,
+    out: Folder,
+    state: Folder,
+    device: Device = "auto",
+    threads: Threads = 1,
+) -> None:
+    """Train one run, or go on with it where it was interrupted."""
+    from blindspot.spec import RunSpec
+    from blindspot.train import Job
+    from blindspot.train import train as train_run
+
+    train_run(Job(name, RunSpec.parse(spec), tokens, out, state, device, threads))
+
+
+@app.command()
+def measure(
+    spec: Spec,
+    settings: Annotated[str, typer.Option(help="Measurement settings as JSON.")],
+    name: str,
+    tokens: Folder,
+    state: Folder,
+    out: Folder,
+    device: Device = "auto",
+    threads: Threads = 1,
+) -> None:
+    """Measure a trained run: cross-entropy at every depth, norms."""
+    from blindspot.measure.run import Job
+    from blindspot.measure.run import measure as measure_run
+    from blindspot.spec import Measurement, RunSpec
+
+    chosen = Measurement.model_validate_json(settings)
+    measure_run(Job(name, RunSpec.parse(spec), chosen, tokens, state, out, device, threads))
+
+
+@app.command()
+def throughput(
+    spec: Annotated[str, typer.Option(help="Architectures, settings, precision as JSON.")],
+    out: Folder,
+    device: Device = "auto",
+    threads: Threads = 1,
+) -> None:
+    """Time a forward pass at every depth for all architectures of a size, in turn."""
+    import torch
+
+    from blindspot.files import write_text
+    from blindspot.measure import throughput as timing
+    from blindspot.spec import ModelSpec, Throughput
+    from blindspot.train import resolve_device
+    from blindspot.trajectory import to_csv
+
+    torch.set_num_threads(threads)
+    value = json.loads(spec)
+    models = {label: ModelSpec.model_validate(m) for label, m in value["architectures"].items()}
+    settings = Throughput.model_validate(value["settings"])
+    rows = timing.measure(models, settings, value["precision"], resolve_device(device))
+    write_text(out, to_csv(timing.COLUMNS, rows))
+
+
+@app.command()
+def collect(config: Configs, out: Folder, override: Override = "{}") -> None:
+    """Gather the results of a study into tidy CSVs."""
+    from blindspot.collect import collect as gather
+    from blindspot.study import Study
+
+    gather(Study.load(config[0], config[1:], json.loads(override)), out)
+
+
+@app.command()
+def table(name: str, collected: Folder, out: Folder) -> None:
+    """Write one table as CSV, Markdown and LaTeX."""
+    from blindspot.tables import write
+
+    write(name, collected, out)
+
+
+@app.command()
+def figure(name: str, collected: Folder, out: Folder) -> None:
+    """Draw one figure as PDF and PNG."""
+    from blindspot.figures import draw
+
+    draw(name, collected, out)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of config.yaml, for editors."""
+    from blindspot.study import Config
+
+    print(json.dumps(Config.model_json_schema(), indent=2))
+
+
+def main() -> None:
+    """Run the command line; a user's fault is one message and an exit code, no traceback."""
+    try:
+        app()
+    except BlindspotError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

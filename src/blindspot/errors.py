@@ -1,6 +1,6 @@
 """Errors that are meant for the person at the keyboard.
 
-Anything a user can cause is raised as a `BlindspotError`: the command line prints its message alone,
+Anything a user can cause is raised as a `BlindspotError`: the command line prints its message,
 without a traceback, and exits with its code. Everything else is a bug and keeps its traceback.
 """
 
@@ -21,3 +21,9 @@ class LockedError(BlindspotError):
     """Another live process already trains this run."""
 
     exit_code = 75
+
+
+class InterruptedRunError(BlindspotError):
+    """A signal asked the trainer to stop; it has saved its state and can go on from there."""
+
+    exit_code = 85

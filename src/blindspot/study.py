@@ -132,7 +132,7 @@ class Run:
 class Study:
     """A validated config with its runs, in the order of sizes, cells, seeds."""
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config) -> None:
         self.config = config
 
     @classmethod

@@ -1,0 +1,123 @@
+"""Weights and resumable training state as safetensors files that are whole or refused.
+
+A checkpoint is one file: the parameters under their plain names, AdamW's moments under
+`exp_avg.<name>` and `exp_avg_sq.<name>`, and in the header's metadata a JSON text with the step,
+the run's hash, the trajectory so far and a SHA-256 over all of it. The data order and the dropout
+masks are functions of (seed, step), so a step number is all the further state there is.
+"""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from blindspot.errors import BlindspotError
+from blindspot.files import atomic_path
+
+KEEP = 2
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class Checkpoint(NamedTuple):
+    """Tensors by name, and the JSON value that was saved beside them."""
+
+    tensors: dict[str, Tensor]
+    meta: dict[str, Any]
+
+
+def write(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+    """Write tensors and metadata as one file, atomically."""
+    tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    text = json.dumps(meta, sort_keys=True)
+    header = {"blindspot": text, "sha256": _digest(tensors, text)}
+    try:
+        with atomic_path(path) as temporary:
+            save_file(tensors, temporary, metadata=header)
+    except (OSError, SafetensorError) as error:
+        raise BlindspotError(
+            f"{path}: could not be written ({error}); earlier checkpoints are whole. "
+            f"Make room or mend the folder, then run the same command again"
+        ) from None
+
+
+def read(path: Path, device: str | torch.device = "cpu") -> Checkpoint:
+    """Read a file of `write` and check its digest; `BlindspotError` names a damaged one."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        text = header["blindspot"]
+        if _digest(tensors, text) != header["sha256"]:
+            raise ValueError("its content does not match its checksum")
+        meta = json.loads(text)
+    except FileNotFoundError:
+        raise BlindspotError(f"{path}: no such file") from None
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise BlindspotError(f"{path}: damaged or not a checkpoint ({error})") from None
+    return Checkpoint({name: t.to(device) for name, t in tensors.items()}, meta)
+
+
+def _digest(tensors: dict[str, Tensor], text: str) -> str:
+    total = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        total.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())
+        total.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
+
+
+def training_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Parameters and AdamW's moments by name."""
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        tensors[name] = parameter
+        for moment in MOMENTS:
+            tensors[f"{moment}.{name}"] = optimizer.state[parameter][moment]
+    return tensors
+
+
+def restore(
+    model: nn.Module, optimizer: torch.optim.Optimizer | None, saved: Checkpoint, where: Path
+) -> None:
+    """Load parameters, and moments when there is an optimizer; every name must be there."""
+    wanted = dict(model.named_parameters())
+    names = set(wanted)
+    if optimizer is not None:
+        names |= {f"{moment}.{name}" for name in wanted for moment in MOMENTS}
+    if names != set(saved.tensors):
+        odd = sorted(names ^ set(saved.tensors))[:3]
+        raise BlindspotError(f"{where}: its tensors are not this model's (first: {', '.join(odd)})")
+    with torch.no_grad():
+        for name, parameter in wanted.items():
+            if parameter.shape != saved.tensors[name].shape:
+                raise BlindspotError(
+                    f"{where}: {name} has shape {tuple(saved.tensors[name].shape)}, "
+                    f"the model's is {tuple(parameter.shape)}"
+                )
+            parameter.copy_(saved.tensors[name])
+            if optimizer is not None:
+                optimizer.state[parameter] = {
+                    "step": torch.tensor(float(saved.meta["step"])),
+                    **{m: saved.tensors[f"{m}.{name}"].to(parameter.device) for m in MOMENTS},
+                }
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Checkpoint files of a state folder, newest first."""
+    found = [p for p in folder.glob("step-*.safetensors") if re.fullmatch(r"step-\d{8}", p.stem)]
+    return sorted(found, reverse=True)
+
+
+def path_of(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:08d}.safetensors"
+
+
+def prune(folder: Path, keep: int = KEEP) -> None:
+    """Delete all but the newest `keep` checkpoints."""
+    for path in checkpoints(folder)[keep:]:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,80 @@
+"""Teacher-forced throughput at every depth, measured; one session times a whole size.
+
+What is timed is a forward pass of k loops with one head at the exit, at the training precision,
+on random tokens and fresh weights: the time of dense products does not depend on their values, so
+cells that differ in loss alone share a row, and no trained weights are needed. Architectures and
+depths take turns in a shuffled order within each repeat, so drift of the machine falls on all
+alike. The clock starts and stops with the device idle.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+
+from blindspot import provenance
+from blindspot.flops import forward_per_token
+from blindspot.model import LoopedLM
+from blindspot.spec import ModelSpec, Throughput
+
+COLUMNS = (
+    "architecture",
+    "k",
+    "batch",
+    "context",
+    "precision",
+    "device",
+    "threads",
+    "repeats",
+    "tokens_per_s",
+    "tokens_per_s_q25",
+    "tokens_per_s_q75",
+    "flops_per_token",
+)
+
+
+def measure(
+    specs: Mapping[str, ModelSpec],
+    settings: Throughput,
+    precision: str,
+    device: torch.device,
+    synchronize: Callable[[], None] | None = None,
+) -> list[list]:
+    """Rows of the throughput table for each architecture at k = 1..K."""
+    wait = synchronize or _waiter(device)
+    models = {label: LoopedLM(spec).to(device).eval() for label, spec in specs.items()}
+    cases = [(label, k) for label, spec in specs.items() for k in range(1, spec.loops + 1)]
+    seconds: dict[tuple[str, int], list[float]] = {case: [] for case in cases}
+    order = np.random.default_rng(0)
+    any_spec = next(iter(specs.values()))
+    tokens = torch.randint(any_spec.vocab_size, (settings.batch, any_spec.context), device=device)
+    enabled = precision == "bf16"
+    with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=enabled):
+        for repeat in range(settings.warmup + settings.repeats):
+            for at in order.permutation(len(cases)):
+                label, k = cases[at]
+                wait()
+                start = time.perf_counter()
+                states = models[label](tokens, loops=k)
+                models[label].logits(states[-1], k)
+                wait()
+                if repeat >= settings.warmup:
+                    seconds[label, k].append(time.perf_counter() - start)
+    rows = []
+    for (label, k), times in seconds.items():
+        slow, median, fast = np.quantile(tokens.numel() / np.array(times), [0.25, 0.5, 0.75])
+        spec = specs[label]
+        rows.append(
+            [label, k, settings.batch, spec.context, precision, provenance.device_name(device)]
+            + [torch.get_num_threads(), settings.repeats]
+            + [f"{x:.6g}" for x in (median, slow, fast)]
+            + [f"{forward_per_token(spec, k):.10g}"]
+        )
+    return rows
+
+
+def _waiter(device: torch.device) -> Callable[[], None]:
+    if device.type == "cuda":
+        return lambda: torch.cuda.synchronize(device)
+    return lambda: None
