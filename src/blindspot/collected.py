@@ -1,0 +1,151 @@
+"""Reading what `collect` wrote, and the sentences that every caption and table note shares."""
+
+import io
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from blindspot.errors import BlindspotError
+from blindspot.files import read_json
+from blindspot.stats import t_factor
+
+
+def refuse(path: Path, fault: str) -> BlindspotError:
+    """The error for a result file that must not be drawn."""
+    return BlindspotError(
+        f"{path}: {fault}; restore the file from a copy, or remove its folder to have it made anew"
+    )
+
+
+def read_csv(path: Path, columns: Mapping[str, str], keys: Sequence[str]) -> pd.DataFrame:
+    """Read a CSV that must have exactly `columns` (name to dtype) and no two rows of equal `keys`.
+
+    Missing files, cut lines, other columns and values of another type raise `BlindspotError`
+    with the file's name.
+    """
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise refuse(path, "no such file, though the record beside it says it is written") from None
+    if not raw.endswith(b"\n"):
+        raise refuse(path, "is cut off: its last line has no end")
+    header = raw[: raw.index(b"\n")].decode("utf-8", "replace").rstrip("\r").split(",")
+    if header != list(columns):
+        odd = set(columns) ^ set(header)
+        raise refuse(path, f"has other columns than expected ({', '.join(sorted(odd)) or 'order'})")
+    try:
+        with warnings.catch_warnings():
+            # pandas only warns when rows have more values than the header.
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            frame = pd.read_csv(
+                io.BytesIO(raw),
+                dtype=dict(columns),
+                index_col=False,
+                # A cell may be named `null`; only numbers may be empty.
+                keep_default_na=False,
+                na_values={c: ["", "nan"] for c, kind in columns.items() if kind == "float64"},
+            )
+    except (ValueError, pd.errors.ParserWarning) as error:
+        raise refuse(path, f"is not readable as CSV ({error})") from None
+    if frame.duplicated(list(keys)).any():
+        twice = frame.loc[frame.duplicated(list(keys)).to_numpy(), list(keys)].iloc[0].to_dict()
+        raise refuse(path, f"has two rows for {twice}")
+    return frame
+
+
+class Collected:
+    """A folder that `collect` wrote; frames are read when asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def study(self) -> dict[str, Any]:
+        return dict(read_json(self.folder / "study.json"))
+
+    def frame(self, name: str) -> pd.DataFrame:
+        """`<name>.csv`. Sizes and cells are in the order of the config."""
+        path = self.folder / f"{name}.csv"
+        if not path.exists():
+            raise BlindspotError(f"{path}: no such file; run `blindspot collect` first")
+        # Text columns by name: whatever a cell is called, it stays text.
+        text = dict.fromkeys(("size", "cell", "run", "split", "protocol", "architecture"), str)
+        return pd.read_csv(path, dtype=text, keep_default_na=False, na_values=["", "nan"])
+
+    @property
+    def loops(self) -> int:
+        """The K that every run of the study was trained with."""
+        return int(self.study["loops"])
+
+    @cached_property
+    def sizes(self) -> list[str]:
+        """Sizes with at least one collected run."""
+        present = set(self.runs["size"])
+        return [size["name"] for size in self.study["sizes"] if size["name"] in present]
+
+    @cached_property
+    def cells(self) -> list[str]:
+        """All cells of the config, collected or not: styles are given out over all of them."""
+        return [cell["name"] for cell in self.study["cells"]]
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        return self.frame("runs")
+
+    def terminal(self, cell: str) -> bool:
+        """Whether only the last loop of that cell was trained to predict."""
+        return any(c["name"] == cell and c["loss"] == "terminal" for c in self.study["cells"])
+
+    # Sentences.
+
+    def about(self) -> str:
+        """Study, corpus and tokenizer."""
+        kind = {"bpe": "byte-level BPE", "words": "word-level"}[self.study["tokenizer"]["kind"]]
+        return (
+            f"Study {self.study['study']}: corpus {self.study['corpus']}, {kind} tokenizer with "
+            f"{self.study['tokenizer']['vocab_size']:,} entries, trained with K = {self.loops}."
+        )
+
+    def seeds(self) -> str:
+        """How many seeds stand behind the numbers of each size."""
+        counts = self.runs.groupby(["size", "cell"], sort=False).size()
+        shown = []
+        for size in self.sizes:
+            low, high = counts[size].min(), counts[size].max()
+            number = str(low) if low == high else f"{low} to {high}"
+            shown.append(f"{number} at {size}")
+        return f"Seeds a cell: {', '.join(shown)}."
+
+    def interval(self) -> str:
+        """Which interval is meant, and what it costs at this number of seeds."""
+        numbers = self.runs.groupby(["size", "cell"]).size()
+        several = sorted({int(n) for n in numbers if n > 1})
+        if not several:
+            return "One seed a cell: no interval can be given."
+        widths = ", ".join(f"{t_factor(n):.2f} at n = {n}" for n in several)
+        text = (
+            f"Intervals: half-width of the 95 % t-interval of the mean over seeds "
+            f"(standard deviations: {widths})."
+        )
+        return text + (" Where one seed stands alone, none is given." if numbers.min() == 1 else "")
+
+    def missing(self, throughput: bool = False) -> str:
+        """What is not shown; empty when nothing is missing."""
+        gaps: dict[tuple[str, str, str], list[str]] = {}
+        for entry in self.study["missing"]:
+            size, cell, seed = entry["run"].split("/")
+            seed = seed.removeprefix("seed").split("-")[0]
+            gaps.setdefault((cell, size, entry["reason"]), []).append(seed)
+        parts = [
+            f"{cell} at {size} (seed {', '.join(seeds)}: {reason})"
+            for (cell, size, reason), seeds in gaps.items()
+        ]
+        if throughput:
+            parts += [
+                f"throughput of {size} (not timed)" for size in self.study["throughput_missing"]
+            ]
+        return f"Not shown: {'; '.join(parts)}." if parts else ""
