@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from blindspot.errors import BlindspotError
 from blindspot.files import atomic_path
 
+#: The file of final weights in a run's state folder.
+WEIGHTS = "weights.safetensors"
 KEEP = 2
 MOMENTS = ("exp_avg", "exp_avg_sq")
 

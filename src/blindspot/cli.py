@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 
 Spec = Annotated[str, typer.Option(help="Specification as canonical JSON, made by the workflow.")]
+RunName = Annotated[str, typer.Option(help="size/cell/seedN-hash, for messages and results.")]
 Folder = Annotated[Path, typer.Option()]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
@@ -50,7 +51,7 @@ def tokens(spec: Spec, corpus: Folder, out: Folder) -> None:
 @app.command()
 def train(
     spec: Spec,
-    name: Annotated[str, typer.Option(help="size/cell/seedN-hash, for messages and results.")],
+    name: RunName,
     tokens: Folder,
     out: Folder,
     state: Folder,
@@ -69,7 +70,7 @@ def train(
 def measure(
     spec: Spec,
     settings: Annotated[str, typer.Option(help="Measurement settings as JSON.")],
-    name: str,
+    name: RunName,
     tokens: Folder,
     state: Folder,
     out: Folder,
@@ -95,17 +96,17 @@ def throughput(
     """Time a forward pass at every depth for all architectures of a size, in turn."""
     import torch
 
+    from blindspot.device import resolve
     from blindspot.files import write_text
     from blindspot.measure import throughput as timing
     from blindspot.spec import ModelSpec, Throughput
-    from blindspot.train import resolve_device
     from blindspot.trajectory import to_csv
 
     torch.set_num_threads(threads)
     value = json.loads(spec)
     models = {label: ModelSpec.model_validate(m) for label, m in value["architectures"].items()}
     settings = Throughput.model_validate(value["settings"])
-    rows = timing.measure(models, settings, value["precision"], resolve_device(device))
+    rows = timing.measure(models, settings, value["precision"], resolve(device))
     write_text(out, to_csv(timing.COLUMNS, rows))
 
 

@@ -226,6 +226,13 @@ class Study:
         return Path(self.config.work)
 
     @property
+    def corpus(self) -> Path:
+        """Folder of the corpus's documents; its name holds the content's identity."""
+        corpus = self.config.corpus
+        identity = {"revision": self.data.revision, "corpus": corpus.identity()}
+        return self.work / "corpora" / f"{corpus.label}-{digest(identity)}"
+
+    @property
     def tokens(self) -> Path:
         return self.work / "tokens" / self.data.name
 

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from blindspot import checkpoint, provenance, trajectory
+from blindspot.device import autocast, resolve
 from blindspot.errors import BlindspotError, InterruptedRunError, NonFiniteError
 from blindspot.files import write_json, write_text
 from blindspot.lock import exclusive
@@ -32,8 +33,6 @@ from blindspot.objective import cross_entropy, loss
 from blindspot.spec import RunSpec
 from blindspot.tokens import Tokens
 from blindspot.windows import Batches, count
-
-WEIGHTS = "weights.safetensors"
 
 
 @dataclass
@@ -66,25 +65,6 @@ class Progress:
         return {"run": spec.hash, "spec": spec.identity()} | self.__dict__
 
 
-def resolve_device(device: str) -> torch.device:
-    """The torch device for `auto`, `cpu` or `cuda`; refuses to fall back to the CPU silently."""
-    available = torch.cuda.is_available()
-    if device == "cuda" and not available:
-        raise BlindspotError(
-            "device: cuda: this machine has no GPU that torch can use, and the study asks for one. "
-            "Run it on a GPU machine (snakemake --profile slurm all), try the small study "
-            "(make demo), or set device: cpu in the config if you mean to wait"
-        )
-    return torch.device("cuda" if device != "cpu" and available else "cpu")
-
-
-def autocast(spec: RunSpec, device: torch.device) -> Any:
-    """The precision that a run trains and is timed in."""
-    if spec.training.precision == "float32":
-        return nullcontext()
-    return torch.autocast(device.type, torch.bfloat16)
-
-
 def total_steps(spec: RunSpec, windows: int) -> int:
     """Optimizer steps: as given, or as many whole batches as `epochs` passes hold."""
     if spec.training.steps is not None:
@@ -96,7 +76,7 @@ def total_steps(spec: RunSpec, windows: int) -> int:
 def train(job: Job) -> None:
     """Train a run to its end, or go on with it; then write its results."""
     with exclusive(job.state):
-        weights = job.state / WEIGHTS
+        weights = job.state / checkpoint.WEIGHTS
         saved = checkpoint.read(weights) if weights.exists() else None
         if saved is not None and saved.meta["run"] == job.spec.hash:
             _say(job, f"already trained ({weights}); writing its results again")
@@ -111,7 +91,7 @@ class Trainer:
     def __init__(self, job: Job) -> None:
         self.job, self.spec = job, job.spec
         torch.set_num_threads(job.threads)
-        self.device = resolve_device(job.device)
+        self.device = resolve(job.device)
         self.data = Tokens.open(job.tokens)
         if self.data.vocab_size > self.spec.model.vocab_size:
             raise BlindspotError(
@@ -171,7 +151,9 @@ class Trainer:
                     self._save()
                     last_save = now
         tensors = dict(self.model.named_parameters())
-        checkpoint.write(self.job.state / WEIGHTS, tensors, self.progress.meta(self.spec))
+        checkpoint.write(
+            self.job.state / checkpoint.WEIGHTS, tensors, self.progress.meta(self.spec)
+        )
         checkpoint.prune(self.job.state, keep=0)
 
     def _resume(self) -> None:
@@ -201,13 +183,13 @@ class Trainer:
         )
         batch = torch.from_numpy(self.batches[step]).to(self.device, non_blocking=True)
         inputs, targets = batch[:, :-1], batch[:, 1:]
-        with autocast(self.spec, self.device):
+        with autocast(self.spec.training.precision, self.device):
             states = self.model(inputs)
             result = loss(self.model, states, targets, self.spec.objective)
         result.total.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.spec.training.clip)
         if self._logs(step + 1):
-            with autocast(self.spec, self.device):
+            with autocast(self.spec.training.precision, self.device):
                 self.observed = trajectory.observe(self.model, states, targets, result.ce)
             self.grad_norm = norm
         # One look a step costs nothing on the CPU; on a GPU it would wait for the device, so there
@@ -264,7 +246,7 @@ class Trainer:
         norms: list[list[Tensor]] = [[] for _ in depths]
         for chunk in self.validation.split(self.spec.batch):
             chunk = chunk.to(self.device)
-            with autocast(self.spec, self.device):
+            with autocast(self.spec.training.precision, self.device):
                 states = self.model(chunk[:, :-1])
                 for k in depths[1:]:
                     share = len(chunk) / len(self.validation)
@@ -291,10 +273,10 @@ class Trainer:
 
 def publish(job: Job) -> None:
     """Write the result folder from the finished weights file; `run.json` is last."""
-    saved = checkpoint.read(job.state / WEIGHTS)
+    saved = checkpoint.read(job.state / checkpoint.WEIGHTS)
     meta, spec = saved.meta, job.spec
     data = Tokens.open(job.tokens, verify=False)
-    device = resolve_device(job.device)
+    device = resolve(job.device)
     write_text(job.out / "trajectory.csv", trajectory.to_csv(trajectory.COLUMNS, meta["rows"]))
     write_text(job.out / "timing.csv", trajectory.to_csv(trajectory.TIMING_COLUMNS, meta["timing"]))
     tokens = meta["step"] * spec.batch * spec.windows.length

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import torch
 
+from blindspot import device as devices
 from blindspot import provenance
+from blindspot.checkpoint import WEIGHTS
 from blindspot.files import write_json, write_text
 from blindspot.measure import exits, load, norms
 from blindspot.revisions import MEASUREMENT_REVISION
 from blindspot.spec import Measurement, RunSpec
 from blindspot.tokens import Tokens
-from blindspot.train import WEIGHTS, resolve_device
 from blindspot.trajectory import to_csv
 
 SPLITS = ("validation", "test")
@@ -35,7 +36,7 @@ class Job:
 def measure(job: Job) -> None:
     """Measure a run in float32, whatever its training precision, and write the results."""
     torch.set_num_threads(job.threads)
-    device = resolve_device(job.device)
+    device = devices.resolve(job.device)
     model = load.model(job.spec, job.state / WEIGHTS, device)
     data = Tokens.open(job.tokens)
     loops, size = job.spec.model.loops, job.spec.batch

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from blindspot import provenance
+from blindspot.device import autocast
 from blindspot.flops import forward_per_token
 from blindspot.model import LoopedLM
 from blindspot.spec import ModelSpec, Throughput
@@ -49,8 +50,7 @@ def measure(
     order = np.random.default_rng(0)
     any_spec = next(iter(specs.values()))
     tokens = torch.randint(any_spec.vocab_size, (settings.batch, any_spec.context), device=device)
-    enabled = precision == "bf16"
-    with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=enabled):
+    with torch.inference_mode(), autocast(precision, device):
         for repeat in range(settings.warmup + settings.repeats):
             for at in order.permutation(len(cases)):
                 label, k = cases[at]

@@ -1,0 +1,26 @@
+# The readout blind spot in looped language models: the whole study as one graph.
+#
+#   snakemake --cores 2 --configfile studies/demo.yaml all     on this machine
+#   snakemake --profile slurm all                              on a cluster
+#   snakemake --cores 2 figures                                redraw from results/, train nothing
+#
+# corpus -> tokens -> train -> measure -> collect -> tables, figures -> report
+
+from snakemake.utils import min_version
+
+min_version("9.20")
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/data.smk"
+include: "workflow/rules/train.smk"
+include: "workflow/rules/measure.smk"
+include: "workflow/rules/publish.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        rules.tables.input,
+        rules.figures.input,
+        rules.report.output,

@@ -1,0 +1,81 @@
+"""A plain looped language model to check the real one against, by eye and by number.
+
+Explicit attention, full logits, one loop after another; no nn.Module, no fused operation. It takes
+parameters as a dictionary under the model's own names and works in their type (float64 in tests).
+"""
+
+import math
+
+import torch
+
+
+def rms(x, gain, eps):
+    normed = x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps)
+    return normed if gain is None else normed * gain
+
+
+def attention(x, qkv, out, heads):
+    B, T, d = x.shape
+    q, k, v = (x @ qkv.T).split(d, dim=-1)
+    causal = torch.ones(T, T, dtype=torch.bool).tril()
+    mixed = []
+    for h in range(heads):
+        part = slice(h * d // heads, (h + 1) * d // heads)
+        scores = q[..., part] @ k[..., part].transpose(1, 2) / math.sqrt(d // heads)
+        scores = scores.masked_fill(~causal, -math.inf)
+        weights = torch.exp(scores - scores.max(-1, keepdim=True).values)
+        mixed.append(weights / weights.sum(-1, keepdim=True) @ v[..., part])
+    return torch.cat(mixed, dim=-1) @ out.T
+
+
+def states(p, tokens, spec, loops=None):
+    """H_0..H_K for token ids (B, T)."""
+    eps = spec.norm_eps
+    h = p["embedding.weight"][tokens] + p["position.weight"][: tokens.shape[1]]
+    found = [h]
+    for k in range(1, (loops or spec.loops) + 1):
+        if spec.interloop == "rms" and k > 1:
+            h = rms(h, None, eps)
+        for i in range(spec.layers):
+            b = f"blocks.{i}."
+            x = rms(h, p[b + "attention_norm.weight"], eps)
+            h = h + attention(
+                x, p[b + "attention.qkv.weight"], p[b + "attention.out.weight"], spec.heads
+            )
+            x = rms(h, p[b + "mlp_norm.weight"], eps)
+            gate = x @ p[b + "mlp.gate.weight"].T
+            inner = gate * torch.sigmoid(gate) * (x @ p[b + "mlp.up.weight"].T)
+            h = h + inner @ p[b + "mlp.down.weight"].T
+        found.append(h)
+    return found
+
+
+def read(p, h, k, spec):
+    """r(H_k)."""
+    if spec.readout == "raw" or (spec.readout == "final-only-rms" and k < spec.loops):
+        return h
+    if spec.readout == "layernorm":
+        centred = h - h.mean(-1, keepdim=True)
+        return rms(centred, p["readout.gain"], spec.norm_eps)
+    return rms(h, p["readout.gain"], spec.norm_eps)
+
+
+def token_nll(p, h, k, targets, spec):
+    """-log p(target) in nats, shape (B, T)."""
+    logits = read(p, h, k, spec) @ p["embedding.weight"].T
+    top = logits.max(-1, keepdim=True).values
+    log_z = top.squeeze(-1) + torch.log(torch.exp(logits - top).sum(-1))
+    return log_z - logits.gather(-1, targets[..., None]).squeeze(-1)
+
+
+def total_loss(p, tokens, targets, spec, objective):
+    """The training objective."""
+    hs = states(p, tokens, spec)
+    depths = [spec.loops] if objective.loss == "terminal" else range(1, spec.loops + 1)
+    total = sum(token_nll(p, hs[k], k, targets, spec).mean() for k in depths) / len(depths)
+    if objective.penalty is not None:
+        squares = sum((h * h).sum(-1).mean() for h in hs[1:]) / spec.loops
+        if objective.penalty.kind == "mean-square":
+            squares = squares / spec.d_model
+        total = total + objective.penalty.weight * squares
+    return total

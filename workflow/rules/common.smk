@@ -1,0 +1,100 @@
+# The study, and what the rules ask of it. No rules here.
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+
+try:
+    from blindspot import catalogue
+    from blindspot.errors import BlindspotError
+    from blindspot.spec import canonical
+    from blindspot.study import Study
+except ImportError as error:
+    raise WorkflowError(
+        f"{error}: blindspot is not installed for {sys.executable}; run `make env`, then "
+        f"use .venv/bin/snakemake"
+    ) from None
+
+# Jobs must find the `blindspot` of the environment that runs this, activated or not.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
+BASE = Path(workflow.basedir) / "config.yaml"
+OVERLAYS = [Path(os.path.relpath(p)) for p in workflow.config_settings.configfiles]
+OVERRIDE = dict(workflow.config_settings.config)
+
+# No `configfile:` directive: Snakemake would merge a study's cells into the base's seven. The rule
+# here is blindspot's own (see study.py), with the same --configfile and --config.
+try:
+    study = Study.load(BASE, OVERLAYS, OVERRIDE)
+except BlindspotError as error:
+    raise WorkflowError(str(error)) from None
+
+RESULTS = study.results.as_posix()
+WORK = study.work.as_posix()
+RUNS = {run.name: run for run in study.runs}
+CPUS = workflow.resource_settings.cores or 1
+#: Targets that only publish what is there: whatever is missing, they never train.
+PUBLISHING = {"figures", "tables", "report", "collect"}
+
+
+def asked_to_publish() -> bool:
+    targets = set(workflow.dag_settings.targets)
+    published = any(t.startswith(f"{RESULTS}/") and "/runs/" not in t for t in targets)
+    return bool(targets) and (published or targets <= PUBLISHING)
+
+
+def pending(path: Path) -> bool:
+    """Whether a rule may make this file. Finished results are source files to Snakemake, so neither
+    a clock nor a lost record can remake them. Jobs on other nodes skip the look: they were sent to
+    make exactly this file."""
+    return not (workflow.is_main_process and study.config.reuse and path.exists())
+
+
+def only(names) -> str:
+    """A wildcard constraint that matches these names, or nothing at all."""
+    return "|".join(map(re.escape, names)) or "(?!)"
+
+
+def finished(name: str) -> Path:
+    return study.results / "runs" / name / "run.json"
+
+
+def measured(name: str) -> Path:
+    return study.results / "runs" / name / f"measure-{study.measurement_hash}" / "measure.json"
+
+
+def weights(name: str) -> Path:
+    return study.work / "runs" / name / "weights.safetensors"
+
+
+def throughput_of(size: str) -> Path:
+    return study.results / "throughput" / f"{size}-{study.throughput_hash(size)}.csv"
+
+
+PUBLISH_ONLY = study.config.runs == "finished" or asked_to_publish()
+#: Runs that have results but neither a measurement nor the weights to make one.
+IMPOSSIBLE = [
+    name
+    for name in RUNS
+    if study.config.reuse
+    and finished(name).exists()
+    and not measured(name).exists()
+    and not weights(name).exists()
+]
+if PUBLISH_ONLY:
+    WANTED = [n for n in RUNS if finished(n).exists() and measured(n).exists()]
+    TIMED = [s for s in study.config.sizes if throughput_of(s).exists()]
+else:
+    WANTED = [n for n in RUNS if n not in IMPOSSIBLE]
+    TIMED = list(study.config.sizes)
+
+
+wildcard_constraints:
+    run=only(RUNS),
+    size=only(study.config.sizes),
+    table=only(catalogue.TABLES),
+    figure=only(catalogue.FIGURES),

@@ -1,0 +1,102 @@
+# From small result files to tables, figures and the report. Nothing here needs torch.
+
+
+rule collect:
+    input:
+        [f(name) for name in WANTED for f in (finished, measured)],
+        [throughput_of(size) for size in TIMED],
+    output:
+        f"{RESULTS}/collected/study.json",
+        expand("{results}/collected/{name}.csv", results=RESULTS, name=catalogue.COLLECTED),
+    params:
+        configs=lambda wildcards: " ".join(
+            f"--config {os.path.relpath(path)}" for path in [BASE, *OVERLAYS]
+        ),
+        override=canonical(OVERRIDE),
+        identity=canonical(study.config.identity()),
+        out=lambda wildcards, output: Path(output[0]).parent,
+    localrule: True
+    log:
+        f"{WORK}/logs/publish/{study.config.study}-collect.log",
+    conda:
+        "../../envs/publish.yaml"
+    message:
+        "collecting the results of {wildcards}"
+    shell:
+        "blindspot collect {params.configs} --override {params.override:q} --out {params.out:q}"
+        " 2>&1 | tee {log:q}"
+
+
+rule table:
+    input:
+        f"{RESULTS}/collected/study.json",
+        lambda wildcards: expand(
+            "{results}/collected/{name}.csv",
+            results=RESULTS,
+            name=catalogue.TABLES[wildcards.table].sources,
+        ),
+    output:
+        report(
+            f"{RESULTS}/tables/{{table}}.csv",
+            category="Tables",
+            caption="../report/table.rst",
+            labels={"table": "{table}"},
+        ),
+        f"{RESULTS}/tables/{{table}}.md",
+        f"{RESULTS}/tables/{{table}}.tex",
+    params:
+        collected=f"{RESULTS}/collected",
+        out=f"{RESULTS}/tables",
+    localrule: True
+    log:
+        f"{WORK}/logs/publish/{study.config.study}-table-{{table}}.log",
+    conda:
+        "../../envs/publish.yaml"
+    message:
+        "table {wildcards.table}"
+    shell:
+        "blindspot table {wildcards.table} --collected {params.collected:q} --out {params.out:q}"
+        " 2>&1 | tee {log:q}"
+
+
+rule figure:
+    input:
+        f"{RESULTS}/collected/study.json",
+        lambda wildcards: expand(
+            "{results}/collected/{name}.csv",
+            results=RESULTS,
+            name=catalogue.FIGURES[wildcards.figure].sources,
+        ),
+    output:
+        f"{RESULTS}/figures/{{figure}}.pdf",
+        report(
+            f"{RESULTS}/figures/{{figure}}.png",
+            category="Figures",
+            caption="../report/figure.rst",
+            labels={"figure": "{figure}"},
+        ),
+    params:
+        collected=f"{RESULTS}/collected",
+        out=f"{RESULTS}/figures",
+    localrule: True
+    log:
+        f"{WORK}/logs/publish/{study.config.study}-figure-{{figure}}.log",
+    conda:
+        "../../envs/publish.yaml"
+    message:
+        "figure {wildcards.figure}"
+    shell:
+        "blindspot figure {wildcards.figure} --collected {params.collected:q} --out {params.out:q}"
+        " 2>&1 | tee {log:q}"
+
+
+rule tables:
+    input:
+        expand("{results}/tables/{table}.csv", results=RESULTS, table=catalogue.TABLES),
+    localrule: True
+
+
+rule figures:
+    input:
+        expand("{results}/figures/{figure}.pdf", results=RESULTS, figure=catalogue.FIGURES),
+    localrule: True
