@@ -98,7 +98,7 @@ def test_order_is_a_function_of_seed_and_epoch_alone():
 
 
 def test_a_batch_that_the_devices_cannot_share_is_refused():
-    with pytest.raises(BlindspotError, match="batch: 5 .* 2 devices"):
+    with pytest.raises(BlindspotError, match=r"batch: 5 .* 2 devices"):
         Batches(np.arange(50, dtype=np.uint16), Windows(length=4, stride=4), 5, 0, 0, 2)
 
 

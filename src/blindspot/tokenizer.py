@@ -92,24 +92,26 @@ def _words(tokenizer: WordsTokenizer, documents: Iterable[str]) -> Model:
     pattern = _checked(tokenizer.pattern)
     # The pattern's matches are the tokens; "removed" takes away what lies between them.
     split = pre_tokenizers.Split(pattern, behavior="removed", invert=True)
-    counted = Model(models.WordLevel({UNK: START}, unk_token=UNK))
+    counted = Model(models.WordLevel(unk_token=UNK))
     counted.pre_tokenizer = split
     counted.train_from_iterator(
         documents,
         trainers.WordLevelTrainer(
             vocab_size=tokenizer.vocab_size,
             min_frequency=tokenizer.min_frequency,
-            special_tokens=[UNK],
             show_progress=False,
         ),
     )
-    vocabulary = counted.get_vocab()
-    if len(vocabulary) < 2:
+    # UNK is put in here and not as the trainer's special token: that would be found inside
+    # WikiText's own "<unk>", which the pattern cuts into three.
+    ids = counted.get_vocab()
+    ranked = [word for word in sorted(ids, key=ids.__getitem__) if word != UNK]
+    if not ranked:
         raise BlindspotError(
             f"tokenizer.min_frequency: no word of the text occurs {tokenizer.min_frequency} times; "
             f"use a lower one, or a larger corpus"
         )
-    # The trainer made UNK a special token, which would be found inside WikiText's own "<unk>".
+    vocabulary = {word: i for i, word in enumerate([UNK, *ranked][: tokenizer.vocab_size])}
     model = Model(models.WordLevel(vocabulary, unk_token=UNK))
     model.pre_tokenizer = split
     model.decoder = decoders.Fuse()
