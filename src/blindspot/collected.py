@@ -133,6 +133,27 @@ class Collected:
         )
         return text + (" Where one seed stands alone, none is given." if numbers.min() == 1 else "")
 
+    def scored(self, perplexity: bool) -> str:
+        """How the tokens of the measurement were read."""
+        context = self.study["measurement"]["min_context"]
+        if not perplexity:
+            return f"Norms over the first {self.study['measurement']['norm_tokens']:,} tokens."
+        text = (
+            f"Protocol full: every token of the split scored once, with at least {context} tokens "
+            f"of context but at its start."
+        )
+        counts = ((self.study.get("data") or {}).get("splits") or {}).get("validation") or {}
+        if counts.get("unk"):
+            # A tokenizer with an unknown token flatters perplexity, so its share stands beside.
+            text += f" Unknown words: {counts['unk'] / counts['tokens']:.1%} of validation tokens."
+        return text
+
+    def machine(self) -> str:
+        """What throughput was timed on."""
+        devices = self.study["devices"]["throughput"]
+        shown = ", ".join(sorted(set(devices.values())))
+        return f"Throughput on {shown} at {self.study['precision']}." if devices else ""
+
     def missing(self, throughput: bool = False) -> str:
         """What is not shown; empty when nothing is missing."""
         gaps: dict[tuple[str, str, str], list[str]] = {}

@@ -1,0 +1,48 @@
+"""Figures: each a function of the collected results, drawn to PDF and PNG.
+
+    draw(name, collected, out)      -> out/name.pdf, out/name.png
+    caption(name, collected)        -> what is drawn, from what, and what is missing
+
+Nothing is typed in: a number that is drawn was measured.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from blindspot import style
+from blindspot.catalogue import FIGURES
+from blindspot.collected import Collected
+from blindspot.errors import BlindspotError
+from blindspot.figures import depth, scale, training
+from blindspot.figures.panels import Panels
+
+DRAWN: dict[str, Callable[[Collected], Panels]] = {
+    "norm-over-training": scale.norm_over_training,
+    "norm-by-loop": scale.norm_by_loop,
+    "perplexity-by-depth": depth.perplexity_by_depth,
+    "frontier": depth.frontier,
+    "training-curves": training.training_curves,
+}
+
+
+def draw(name: str, collected: Path, out: Path) -> None:
+    """Draw figure `name` of the folder that `collect` wrote to `out/name.pdf` and `.png`.
+
+    Equal inputs give equal bytes, whatever the user's matplotlib settings.
+    """
+    if name not in DRAWN:
+        raise BlindspotError(f"no figure {name!r}; there are {', '.join(DRAWN)}")
+    with style.theme():
+        style.save(DRAWN[name](Collected(collected)).figure, out, name)
+
+
+def caption(name: str, collected: Path) -> str:
+    """One paragraph: what is drawn; study, corpus, seeds, interval; what is not shown."""
+    item, c = FIGURES[name], Collected(collected)
+    parts = [item.caption, c.about(), c.seeds()]
+    if {"exits", "norms"} & set(item.reads):
+        parts.append(c.scored("exits" in item.reads))
+    parts.append(f"Lines are means over seeds. {c.interval()}")
+    parts += [c.machine() if "throughput" in item.reads else ""]
+    parts.append(c.missing(throughput="throughput" in item.reads))
+    return " ".join(part for part in parts if part)
