@@ -112,7 +112,8 @@ def _check_measure(folder: Path, run: Run) -> None:
     record = read_json(path)
     if not isinstance(record, dict):
         raise refuse(path, "is not a record")
-    for key, expected in (("run", run.name), ("revision", MEASUREMENT_REVISION)):
+    expectations = {"run": run.name, "hash": run.spec.hash, "revision": MEASUREMENT_REVISION}
+    for key, expected in expectations.items():
         if record.get(key, expected) != expected:
             raise refuse(path, f"says {key} {record[key]!r}, expected {expected!r}")
     _check_digests(folder, path, record)

@@ -129,7 +129,7 @@ class Collected:
         widths = ", ".join(f"{t_factor(n):.2f} at n = {n}" for n in several)
         text = (
             f"Intervals: half-width of the 95 % t-interval of the mean over seeds "
-            f"(standard deviations: {widths})."
+            f"({widths} standard deviations)."
         )
         return text + (" Where one seed stands alone, none is given." if numbers.min() == 1 else "")
 
@@ -154,19 +154,26 @@ class Collected:
         shown = ", ".join(sorted(set(devices.values())))
         return f"Throughput on {shown} at {self.study['precision']}." if devices else ""
 
-    def missing(self, throughput: bool = False) -> str:
-        """What is not shown; empty when nothing is missing."""
-        gaps: dict[tuple[str, str, str], list[str]] = {}
+    def untimed(self) -> str:
+        """Sizes whose throughput is not there; empty when all are."""
+        sizes = ", ".join(self.study["throughput_missing"])
+        return f"Throughput is not measured at {sizes}." if sizes else ""
+
+    def missing(self) -> str:
+        """Which runs are not shown, and why; empty when none is missing."""
+        planned = {
+            size["name"]: {str(seed) for seed in size["seeds"]} for size in self.study["sizes"]
+        }
+        gaps: dict[tuple[str, str, str], set[str]] = {}
         for entry in self.study["missing"]:
             size, cell, seed = entry["run"].split("/")
             seed = seed.removeprefix("seed").split("-")[0]
-            gaps.setdefault((cell, size, entry["reason"]), []).append(seed)
-        parts = [
-            f"{cell} at {size} (seed {', '.join(seeds)}: {reason})"
-            for (cell, size, reason), seeds in gaps.items()
-        ]
-        if throughput:
-            parts += [
-                f"throughput of {size} (not timed)" for size in self.study["throughput_missing"]
-            ]
+            gaps.setdefault((cell, size, entry["reason"]), set()).add(seed)
+        # One phrase for all cells that miss the same: with many gaps a list of runs says nothing.
+        phrases: dict[str, list[str]] = {}
+        for (cell, size, reason), seeds in gaps.items():
+            some = f"seed {', '.join(sorted(seeds, key=int))}"
+            which = "all seeds" if seeds == planned[size] else some
+            phrases.setdefault(f"at {size} ({which}: {reason})", []).append(cell)
+        parts = [f"{', '.join(cells)} {where}" for where, cells in phrases.items()]
         return f"Not shown: {'; '.join(parts)}." if parts else ""

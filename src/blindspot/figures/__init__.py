@@ -43,6 +43,6 @@ def caption(name: str, collected: Path) -> str:
     if {"exits", "norms"} & set(item.reads):
         parts.append(c.scored("exits" in item.reads))
     parts.append(f"Lines are means over seeds. {c.interval()}")
-    parts += [c.machine() if "throughput" in item.reads else ""]
-    parts.append(c.missing(throughput="throughput" in item.reads))
+    parts += [c.machine(), c.untimed()] if "throughput" in item.reads else []
+    parts.append(c.missing())
     return " ".join(part for part in parts if part)

@@ -10,6 +10,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 from matplotlib.transforms import ScaledTranslation
@@ -52,9 +53,9 @@ class Panels:
 def panels(collected: Collected, sizes: Sequence[str], heights: Sequence[float]) -> Panels:
     """One column a size, one row a height (inches of axes, roughly), titles on the first row."""
     width = WIDTH if len(sizes) > 1 else NARROW
-    figure = Figure(figsize=(width, sum(heights) + 0.75), layout="constrained")
+    layout = ConstrainedLayoutEngine(w_pad=0.05, h_pad=0.05, hspace=0.04, wspace=0.03)
+    figure = Figure(figsize=(width, sum(heights) + 0.75), layout=layout)
     FigureCanvasAgg(figure)
-    figure.get_layout_engine().set(w_pad=0.05, h_pad=0.05, hspace=0.04, wspace=0.03)  # type: ignore[union-attr]
     axes = figure.subplots(
         len(heights), len(sizes), squeeze=False, gridspec_kw={"height_ratios": list(heights)}
     )
