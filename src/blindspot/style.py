@@ -127,9 +127,8 @@ _RC: Mapping[str, Any] = {
 @contextmanager
 def theme() -> Iterator[None]:
     """Our settings over the library's own defaults: a user's matplotlibrc has no influence."""
-    ours = {key: value for key, value in mpl.rcParamsDefault.items() if key != "backend"} | dict(
-        _RC
-    )
+    ours: Any = {**mpl.rcParamsDefault, **_RC}
+    del ours["backend"]
     with mpl.rc_context(ours):
         yield
 

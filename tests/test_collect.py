@@ -1,0 +1,253 @@
+"""Collecting: values arrive unchanged, gaps are named, damaged files are refused by name."""
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import synthetic
+from blindspot.catalogue import COLLECTED
+from blindspot.collect import collect
+from blindspot.collected import Collected
+from blindspot.errors import BlindspotError
+from blindspot.study import Study
+
+SMALL = {"sizes": ["44m"], "cells": ["terminal-rms", "perloop-rms"], "seeds": [42, 101]}
+
+
+def study_in(folder: Path) -> Study:
+    return synthetic.make_study(folder, steps=400, **SMALL)
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("clean")
+    synthetic.write(study_in(folder))
+    return folder
+
+
+@pytest.fixture
+def copy(clean: Path, tmp_path: Path) -> Path:
+    shutil.copytree(clean, tmp_path / "results")
+    return tmp_path / "results"
+
+
+def only(folder: Path, name: str) -> Path:
+    """The file of that name of perloop-rms, seed 101, or the throughput table."""
+    pattern = "*/throughput" if name == "throughput" else "*/runs/44m/perloop-rms/seed101-*"
+    (found,) = folder.glob(f"{pattern}/**/{'*.csv' if name == 'throughput' else name}")
+    return found
+
+
+def test_rows_arrive_unchanged_in_the_order_of_the_config(clean: Path, tmp_path: Path):
+    study = study_in(clean)
+    collect(study, tmp_path)
+    runs = pd.read_csv(tmp_path / "runs.csv")
+    assert list(zip(runs["cell"], runs["seed"], strict=True)) == [
+        ("terminal-rms", 42), ("terminal-rms", 101), ("perloop-rms", 42), ("perloop-rms", 101)
+    ]  # fmt: skip
+    for name in ("trajectory", "timing", "exits", "norms"):
+        whole = pd.read_csv(tmp_path / f"{name}.csv")
+        assert list(whole.columns[:4]) == ["size", "cell", "seed", "run"]
+        total = 0
+        for run in study.runs:
+            (file,) = (study.results / "runs" / run.name).glob(f"**/{name}.csv")
+            source = pd.read_csv(file)
+            total += len(source)
+            own = whole[whole["run"] == run.name].drop(columns=["size", "cell", "seed", "run"])
+            keys = [c for c in ("step", "split", "protocol", "k") if c in source]
+            expected = source.sort_values(keys, ignore_index=True)
+            pd.testing.assert_frame_equal(
+                own.sort_values(keys, ignore_index=True), expected, check_exact=True
+            )
+        assert len(whole) == total
+
+
+def test_throughput_is_expanded_to_cells(clean: Path, tmp_path: Path):
+    study = synthetic.make_study(
+        tmp_path / "r", ["44m"], [*synthetic.CELLS, "perloop-rms-interloop"], [42], 400
+    )
+    synthetic.write(study)
+    collect(study, tmp_path / "c")
+    table = pd.read_csv(tmp_path / "c" / "throughput.csv").set_index(["cell", "k"])
+    assert len(table) == 8 * 4
+    # The same architecture, so the same measured speed; another readout is another one.
+    for k in (1, 4):
+        speed = table["tokens_per_s"].xs(k, level="k")
+        assert speed["terminal-rms"] == speed["perloop-rms"] == speed["perloop-rms-penalty"]
+        assert len({speed[c] for c in ("perloop-rms", "perloop-raw", "perloop-rms-interloop")}) == 3
+    assert table.loc[("perloop-rms-interloop", 1), "architecture"] == "rms+interloop"
+
+
+def test_the_same_results_give_the_same_bytes(clean: Path, tmp_path: Path):
+    for name in ("a", "b"):
+        collect(study_in(clean), tmp_path / name)
+    files = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert files == sorted(["study.json", *(f"{name}.csv" for name in COLLECTED)])
+    for name in files:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_description(clean: Path, tmp_path: Path):
+    collect(study_in(clean), tmp_path)
+    study = Collected(tmp_path).study
+    assert (study["study"], study["corpus"], study["loops"]) == ("paper", "wikitext-103-raw-v1", 4)
+    assert [size["name"] for size in study["sizes"]] == ["44m"]
+    assert study["sizes"][0]["seeds"] == [42, 101]
+    assert study["sizes"][0]["tokens_seen"] == 400 * 64 * 256
+    assert [cell["name"] for cell in study["cells"]] == SMALL["cells"]
+    assert study["devices"]["throughput"] == {"44m": "NVIDIA H200"}
+    assert study["missing"] == [] and study["collected"] == 4
+
+
+def test_gaps_are_named_with_their_reason(copy: Path, tmp_path: Path):
+    only(copy, "measure.json").unlink()
+    shutil.rmtree(next(copy.glob("*/runs/44m/terminal-rms/seed42-*")))
+    only(copy, "throughput").unlink()
+    collect(study_in(copy), tmp_path / "c")
+    c = Collected(tmp_path / "c")
+    reasons = {entry["run"].rsplit("-", 1)[0]: entry["reason"] for entry in c.study["missing"]}
+    assert reasons == {
+        "44m/terminal-rms/seed42": "not trained",
+        "44m/perloop-rms/seed101": "not measured",
+    }
+    assert c.study["throughput_missing"] == ["44m"]
+    assert len(c.runs) == 2
+    assert "terminal-rms at 44m (seed 42: not trained)" in c.missing()
+
+
+def test_nothing_at_all_is_an_error(tmp_path: Path):
+    with pytest.raises(BlindspotError, match="no run of study 'paper'"):
+        collect(study_in(tmp_path), tmp_path / "c")
+
+
+def test_an_overflowing_exit_is_kept(copy: Path, tmp_path: Path):
+    """E-01 d: a hopeless early exit loses neither the other depths nor the other runs."""
+    path = only(copy, "exits.csv")
+    frame = pd.read_csv(path)
+    hopeless = synthetic.derived(710.0 * 240_000, *synthetic.COUNTS["validation"])
+    at = frame.index[(frame["split"] == "validation") & (frame["k"] == 1)]
+    frame.loc[at, list(hopeless)] = list(hopeless.values())
+    frame.to_csv(path, index=False)
+    collect(study_in(copy), tmp_path / "c")
+    exits = Collected(tmp_path / "c").frame("exits")
+    assert exits["ppl"].max() == math.inf
+    assert exits.loc[exits["ppl"] == math.inf, "ce"].tolist() == [710.0]
+    assert len(exits) == 4 * 8
+
+
+def edit(column: str, value: object, row: int = 0) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        frame = pd.read_csv(path).astype(object)
+        frame.loc[row, column] = value
+        frame.to_csv(path, index=False)
+
+    return change
+
+
+def drop(query: str) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        pd.read_csv(path).query(f"not ({query})").to_csv(path, index=False)
+
+    return change
+
+
+def record(**values: object) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+    return change
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def twice(path: Path) -> None:
+    path.write_text(path.read_text() + path.read_text().splitlines()[-1] + "\n")
+
+
+FAULTS: list[tuple[str, Callable[[Path], None], str]] = [
+    ("run.json", cut, "not readable as JSON"),
+    ("run.json", record(revision=99), "revision 99"),
+    ("run.json", record(hash="00000000"), "describes run"),
+    ("run.json", record(name="44m/perloop-rms/seed7-00000000"), "names itself"),
+    ("run.json", record(steps=300), "steps 300"),
+    ("run.json", record(tokens_seen=1), "tokens_seen 1"),
+    ("run.json", record(data={"tokens": 2}), "other token files"),
+    ("run.json", record(spec={}), "no run specification"),
+    ("run.json", record(files={"trajectory.csv": "0" * 64}), "SHA-256"),
+    ("measure.json", record(revision=99), "revision 99"),
+    ("measure.json", record(run="another"), "says run"),
+    ("trajectory.csv", Path.unlink, "no such file"),
+    ("trajectory.csv", cut, "cut off"),
+    ("trajectory.csv", twice, "two rows"),
+    ("trajectory.csv", drop("step == 200 and split == 'validation'"), "no validation row of"),
+    ("trajectory.csv", drop("step == 400 and split == 'train'"), "no train row of step 400"),
+    ("trajectory.csv", drop("step == 100 and k == 3"), "k = "),
+    ("trajectory.csv", edit("norm_mean", "nan", 3), "norm_mean nan"),
+    ("trajectory.csv", edit("ce", "inf", 3), "ce inf"),
+    ("trajectory.csv", edit("step", "many", 3), "not readable as CSV"),
+    ("trajectory.csv", edit("tokens", 5, 3), "tokens that are not step"),
+    ("timing.csv", edit("step", 4000), "beyond the run's 400"),
+    ("exits.csv", edit("ce", 1.0), "has ce 1.0 in row 2"),
+    ("exits.csv", edit("ppl", 5.0), "has ppl 5.0 in row 2"),
+    ("exits.csv", edit("nll", "nan"), "not a number"),
+    ("exits.csv", drop("k == 2"), "k = "),
+    ("exits.csv", drop("split == 'test'"), "splits"),
+    ("norms.csv", lambda path: path.write_text("a,b\n1,2\n"), "other columns"),
+    ("norms.csv", edit("l2_p99", 1.0), "out of order"),
+    ("norms.csv", drop("k == 0"), "k = "),
+    ("throughput", edit("device", "another GPU"), "mixes device"),
+    ("throughput", edit("threads", 8), "mixes threads"),
+    ("throughput", edit("precision", "float32"), "precision float32"),
+    ("throughput", drop("k == 3"), "times architecture"),
+    ("throughput", edit("tokens_per_s", 1.0), "outside its quartiles"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "damage", "message"), FAULTS)
+def test_damaged_files_are_named_and_nothing_is_written(
+    copy: Path, tmp_path: Path, name: str, damage: Callable[[Path], None], message: str
+):
+    path = only(copy, name)
+    damage(path)
+    with pytest.raises(BlindspotError) as error:
+        collect(study_in(copy), tmp_path / "c")
+    assert message in str(error.value)
+    assert str(path.parent if path.exists() else path) in str(error.value)
+    assert not (tmp_path / "c").exists()
+
+
+def test_another_runs_folder_is_refused(copy: Path, tmp_path: Path):
+    """L-05: a run of K = 2 in the place of one of K = 4, file names and all."""
+    other = synthetic.make_study(tmp_path / "o", steps=400, model={"loops": 2}, **SMALL)
+    values = synthetic.Values(
+        ppl={c: [5.0, 4.0] for c in SMALL["cells"]},
+        norm={c: [9.0, 9.0, 9.0] for c in SMALL["cells"]},
+        speed=[2.0, 1.0],
+        scale={},
+    )
+    synthetic.write(other, values)
+    target = only(copy, "run.json").parent
+    source = other.results / "runs" / other.runs[3].name
+    shutil.rmtree(target)
+    shutil.copytree(source, target)
+    with pytest.raises(BlindspotError, match="describes run"):
+        collect(study_in(copy), tmp_path / "c")
+
+
+def test_runs_scored_on_other_text_are_refused(copy: Path, tmp_path: Path):
+    path = only(copy, "exits.csv")
+    frame = pd.read_csv(path)
+    for i, row in frame.iterrows():
+        _, words, size = synthetic.COUNTS[row["split"]]
+        new = synthetic.derived(row["nll"], row["tokens"] - 1, words, size)
+        frame.loc[i, list(new)] = list(new.values())
+    frame.to_csv(path, index=False)
+    with pytest.raises(BlindspotError, match="was scored on"):
+        collect(study_in(copy), tmp_path / "c")
