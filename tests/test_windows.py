@@ -103,25 +103,25 @@ def test_a_batch_that_the_devices_cannot_share_is_refused():
 
 
 @given(st.data())
-def test_scoring_scores_every_position_once_with_its_context(data):
+def test_scoring_scores_every_target_once_with_its_context(data):
     length = data.draw(st.integers(1, 40))
     context = data.draw(st.integers(0, length - 1))
     tokens = data.draw(st.integers(0, 300))
     plan = scoring(tokens, length, context)
-    scored = [i for _, first, end in plan.tolist() for i in range(first, end)]
-    assert scored == list(range(tokens - 1))
+    scored = [t for _, first, end in plan.tolist() for t in range(first, end)]
+    assert scored == list(range(1, tokens))
     for start, first, end in plan.tolist():
-        assert 0 <= start <= first < end <= tokens - 1
-        assert end - start == min(length, tokens - 1)  # one shape, so batches need no padding
-        assert first - start >= min(context, first)
+        assert 0 <= start < first < end <= tokens
+        assert end - 1 - start == min(length, tokens - 1)  # one shape, so batches need no padding
+        assert first - start > context or start == 0
 
 
 def test_scoring_by_hand():
-    # 11 ids, so positions 0 .. 9; windows of 4 with context 2: two new positions a window.
-    expected = [[0, 0, 4], [2, 4, 6], [4, 6, 8], [6, 8, 10]]
+    # A stream of 11 ids, windows that read 4, context 2: two new targets a window.
+    expected = [[0, 1, 5], [2, 5, 7], [4, 7, 9], [6, 9, 11]]
     assert scoring(11, 4, 2).tolist() == expected
-    assert scoring(10, 4, 2).tolist() == [*expected[:3], [5, 8, 9]]
-    assert scoring(3, 4, 0).tolist() == [[0, 0, 2]]
+    assert scoring(10, 4, 2).tolist() == [*expected[:3], [5, 9, 10]]
+    assert scoring(3, 4, 0).tolist() == [[0, 1, 3]]
     assert scoring(1, 4, 0).tolist() == []
     with pytest.raises(BlindspotError, match=r"min_context: 4 .* use 0 to 3"):
         scoring(11, 4, 4)

@@ -101,13 +101,12 @@ class Batches:
 
 
 def scoring(tokens: int, length: int, min_context: int) -> Ids:
-    """Windows of protocol `full`: int64 of shape (n, 3), rows (start, first, end) of positions.
+    """Windows of protocol `full`: int64 of shape (n, 3), rows (start, first, end).
 
-    Position i holds id i and predicts id i + 1. A row reads positions start .. end - 1 and scores
-    first .. end - 1, so it needs ids start .. end. Every position 0 .. tokens - 2 is scored exactly
-    once, with at least `min_context` positions of its window before it, or all there are. Every
-    window has exactly `length` positions, unless the stream is shorter than one; they advance by
-    length - min_context.
+    A row reads ids start .. end - 2 (at most `length` of them) and scores targets first .. end - 1.
+    Every target 1 .. tokens - 1 is scored exactly once and sees more than `min_context` ids of its
+    window before it, or all there are. All windows read exactly `length` ids, unless the stream is
+    shorter than one. They advance by length - min_context.
     """
     if not 0 <= min_context < length:
         raise BlindspotError(
@@ -117,6 +116,7 @@ def scoring(tokens: int, length: int, min_context: int) -> Ids:
     if tokens < 2:
         return np.empty((0, 3), dtype=np.int64)
     stride = length - min_context
-    ends = np.append(np.arange(length, tokens - 1, stride, dtype=np.int64), tokens - 1)
-    firsts = np.concatenate([[0], ends[:-1]])
-    return np.stack([np.maximum(0, ends - length), firsts, ends], axis=1)
+    ends = np.append(np.arange(length + 1, tokens, stride, dtype=np.int64), tokens)
+    firsts = np.concatenate([[1], ends[:-1]])
+    starts = np.maximum(0, ends - 1 - length)
+    return np.stack([starts, firsts, ends], axis=1)
