@@ -1,55 +1,224 @@
-"""Per-token norms of H_0 and of the state after every loop.
+"""Per-token norms of H_0 and of the state after every loop 1..K of training.
 
-L2 over d (`l2_*`) and its mean as RMS (`rms_mean` = mean of |H| / sqrt(d)), over tokens of one
-split. H_0 has a row of its own (k = 0): growth in loop 1 is not growth in loops 2..K.
+All are L2 norms over d in float32, of tokens of the validation split. Row k = 0 is H_0.
+
+`norms.csv`, one row a loop:
+
+    tokens                  how many were read
+    l2_mean .. l2_max       mean, standard deviation (ddof 1), median, p90, p99, p99.9, maximum
+    rms_mean                mean of |H| / sqrt(d)
+    log_kurtosis            excess kurtosis of log |H| (0 for a log-normal norm)
+    hill                    Hill's tail index over the top 1 % (at least 10 tokens): survival falls
+                            as norm^-hill; small is heavy
+    mass_top1               share of the sum of |H|^2 that the top 1 % of tokens carry
+    half_mass               smallest share of tokens that carries half of the sum of |H|^2
+
+`norm_hist.csv`: counts of tokens with `low` <= |H| < `high`, 50 bins a decade, empty bins left out;
+every run has the same bins, so counts of seeds add up and survival at an edge is exact.
+
+`norm_groups.csv`: norms by `group`:
+    position     of the token in its window, from `low` to below `high`, in powers of two
+    frequency    of the token in the training split, `low` to below `high` occurrences a million
+
+`norm_growth.csv`: where the mean norm grows: `l2_0`, `l2_1`, `l2_k` are means of |H_0|, |H_1|,
+|H_K|; growth_1 = l2_1 - l2_0 and growth_rest = l2_k - l2_1, their shares of l2_k - l2_0 (empty
+unless both are at least 0), and the same as logarithms of the ratios.
 """
+
+import itertools
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy import stats
 
-from blindspot.model import LoopedLM
+from blindspot.measure.subject import Ids, Row, Subject, number
 
-COLUMNS = (
-    "split",
-    "k",
-    "tokens",
-    "l2_mean",
-    "l2_std",
-    "l2_p50",
-    "l2_p90",
-    "l2_p99",
-    "l2_p999",
-    "l2_max",
-    "rms_mean",
-)
+SPLIT = "validation"
+FILES = {
+    "norms": (
+        "split",
+        "k",
+        "tokens",
+        "l2_mean",
+        "l2_std",
+        "l2_p50",
+        "l2_p90",
+        "l2_p99",
+        "l2_p999",
+        "l2_max",
+        "rms_mean",
+        "log_kurtosis",
+        "hill",
+        "mass_top1",
+        "half_mass",
+    ),
+    "norm_hist": ("split", "k", "tokens", "low", "high", "count"),
+    "norm_groups": (
+        "split",
+        "k",
+        "group",
+        "low",
+        "high",
+        "tokens",
+        "l2_mean",
+        "l2_p50",
+        "l2_p99",
+    ),
+    "norm_growth": (
+        "split",
+        "trained_k",
+        "tokens",
+        "l2_0",
+        "l2_1",
+        "l2_k",
+        "growth_1",
+        "growth_rest",
+        "share_1",
+        "share_rest",
+        "log_growth_1",
+        "log_growth_rest",
+    ),
+}
+BINS_A_DECADE = 50
+#: Part of the tokens that counts as the tail.
+TAIL = 0.01
+#: Ids that are counted at a time, so that a large training split does not fill the memory.
+CHUNK = 1 << 24
+
+Norms = NDArray[np.float64]
+
+
+def measure(subject: Subject) -> dict[str, list[Row]]:
+    """All four files."""
+    rows = subject.sample(SPLIT, subject.settings.norm_tokens)
+    norms = token_norms(subject, rows)
+    flat = norms.reshape(len(norms), -1)
+    frequency = per_million(subject.tokens.split("train"), subject.tokens.vocab_size)
+    return {
+        "norms": summary(flat, subject.spec.model.d_model),
+        "norm_hist": histogram(flat),
+        "norm_groups": [*by_position(norms), *by_frequency(flat, frequency[rows[:, :-1].ravel()])],
+        "norm_growth": [growth(flat)],
+    }
 
 
 @torch.no_grad()
-def token_norms(
-    model: LoopedLM, stream: np.ndarray, loops: int, limit: int, size: int
-) -> np.ndarray:
-    """L2 norms (float32) of H_0..H_loops over the first `limit` tokens: shape (loops + 1, N).
-
-    Windows do not overlap; `size` of them are read at a time.
-    """
-    length = min(model.spec.context, len(stream))
-    n = max(1, min(limit, len(stream)) // length)
-    windows = torch.from_numpy(stream[: n * length].astype(np.int64)).view(n, length)
-    device = model.embedding.weight.device
+def token_norms(subject: Subject, rows: Ids) -> Norms:
+    """|H_k| of the inputs of windows (n, T + 1): shape (K + 1, n, T)."""
     found = []
-    for chunk in windows.split(size):
-        states = model(chunk.to(device), loops=loops)
-        norms = [torch.linalg.vector_norm(h.float(), dim=-1).flatten() for h in states]
-        found.append(torch.stack(norms).cpu())
-    return torch.cat(found, dim=1).numpy()
+    for inputs, _ in subject.chunks(rows):
+        states = subject.model(inputs)
+        found.append(torch.stack([torch.linalg.vector_norm(h, dim=-1) for h in states]).cpu())
+    return torch.cat(found, dim=1).double().numpy()
 
 
-def rows(split: str, norms: np.ndarray, width: int) -> list[list]:
-    """Rows of `norms.csv` from token norms (loops + 1, N), d = `width`."""
-    table = []
-    for k, values in enumerate(norms.astype(np.float64)):
+def summary(norms: Norms, width: int) -> list[Row]:
+    """Rows of `norms.csv` from norms (K + 1, N), d = `width`."""
+    table: list[Row] = []
+    for k, values in enumerate(norms):
         marks = np.quantile(values, [0.5, 0.9, 0.99, 0.999])
-        numbers = [values.mean(), values.std(ddof=1) if len(values) > 1 else np.nan, *marks]
-        numbers += [values.max(), values.mean() / np.sqrt(width)]
-        table.append([split, k, values.size, *(f"{x:.9g}" for x in numbers)])
+        spread = values.std(ddof=1) if values.size > 1 else np.nan
+        positive = np.log(values[values > 0])
+        kurtosis = stats.kurtosis(positive) if np.ptp(positive) > 0 else np.nan
+        numbers = [values.mean(), spread, *marks, values.max(), values.mean() / np.sqrt(width)]
+        numbers += [kurtosis, hill(values), *mass(values)]
+        table.append([SPLIT, k, values.size, *map(number, numbers)])
     return table
+
+
+def hill(values: Norms) -> float:
+    """Hill's estimate of the tail index from the top 1 % of `values`, at least 10 of them.
+
+    NaN with fewer than 11 values, or where the tail does not rise above its own threshold.
+    """
+    top = max(10, round(TAIL * values.size))
+    if values.size <= top:
+        return np.nan
+    tail = np.sort(values)[-top - 1 :]
+    excess = np.log(tail[1:] / tail[0]).mean() if tail[0] > 0 else 0.0
+    return float(1 / excess) if excess > 0 else np.nan
+
+
+def mass(values: Norms) -> tuple[float, float]:
+    """Share of the squares' sum in the top 1 % of tokens; least share of tokens with half of it."""
+    shares = np.cumsum(np.sort(values**2)[::-1])
+    if not shares[-1] > 0:
+        return np.nan, np.nan
+    shares /= shares[-1]
+    top = max(1, round(TAIL * values.size))
+    return float(shares[top - 1]), float((np.searchsorted(shares, 0.5) + 1) / values.size)
+
+
+def histogram(norms: Norms) -> list[Row]:
+    """Rows of `norm_hist.csv` from norms (K + 1, N); norms of 0 have the bin 0 to 0."""
+    table: list[Row] = []
+    for k, values in enumerate(norms):
+        positive = values[values > 0]
+        if positive.size < values.size:
+            table.append([SPLIT, k, values.size, "0", "0", values.size - positive.size])
+        if not positive.size:
+            continue
+        # One more bin at each end: a value at an edge may fall to either side of its logarithm.
+        first, last = np.floor(np.log10([positive.min(), positive.max()]) * BINS_A_DECADE)
+        edges = edge(np.arange(first - 1, last + 3))
+        counts, _ = np.histogram(positive, edges)
+        table += [
+            [SPLIT, k, values.size, number(low), number(high), count]
+            for (low, high), count in zip(itertools.pairwise(edges), counts.tolist(), strict=True)
+            if count
+        ]
+    return table
+
+
+def edge(at: Norms) -> Norms:
+    """Lower edges of histogram bins number `at`."""
+    return np.asarray(10 ** (at / BINS_A_DECADE))
+
+
+def by_position(norms: Norms) -> list[Row]:
+    """Rows of group `position` from norms (K + 1, n, T)."""
+    length = norms.shape[2]
+    edges = [0, *(2**i for i in range(int(length).bit_length()) if 2**i < length), length]
+    return [
+        _group(k, "position", low, high, values[:, low:high].ravel())
+        for k, values in enumerate(norms)
+        for low, high in itertools.pairwise(edges)
+    ]
+
+
+def by_frequency(norms: Norms, frequency: Norms) -> list[Row]:
+    """Rows of group `frequency` from norms (K + 1, N) and occurrences a million (N,)."""
+    edges = [0, *(10**i for i in range(6)), 10**6 + 1]
+    place = np.digitize(frequency, edges) - 1
+    return [
+        _group(k, "frequency", edges[at], min(edges[at + 1], 10**6), values[place == at])
+        for k, values in enumerate(norms)
+        for at in np.unique(place).tolist()
+    ]
+
+
+def _group(k: int, group: str, low: int, high: int, values: Norms) -> Row:
+    numbers = [values.mean(), *np.quantile(values, [0.5, 0.99])]
+    return [SPLIT, k, group, low, high, values.size, *map(number, numbers)]
+
+
+def per_million(stream: NDArray[np.unsignedinteger], vocab_size: int) -> Norms:
+    """Occurrences of each id a million ids of a stream: shape (vocab_size,)."""
+    counts = np.zeros(vocab_size, dtype=np.int64)
+    for at in range(0, len(stream), CHUNK):
+        counts += np.bincount(stream[at : at + CHUNK], minlength=vocab_size)
+    return counts / max(1, len(stream)) * 1e6
+
+
+def growth(norms: Norms) -> Row:
+    """The row of `norm_growth.csv` from norms (K + 1, N)."""
+    start, first, last = norms[[0, 1, -1]].mean(axis=1)
+    parts = first - start, last - first
+    whole = last - start
+    both = min(parts) >= 0 and whole > 0
+    shares = [number(part / whole) if both else "" for part in parts]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.log(first / start), np.log(last / first)
+    means = map(number, (start, first, last, *parts))
+    return [SPLIT, len(norms) - 1, norms.shape[1], *means, *shares, *map(number, ratios)]

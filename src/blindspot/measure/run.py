@@ -1,5 +1,11 @@
-"""`blindspot measure`: all measurements of one run, from one load of its weights."""
+"""`blindspot measure`: all measurements of one run, from one load of its weights.
 
+Each measurement is a module with `FILES` (name of a CSV to its columns, which the module's
+docstring explains) and `measure(subject)`, which gives the rows of each.
+"""
+
+import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,14 +14,15 @@ import torch
 from blindspot import device as devices
 from blindspot import provenance
 from blindspot.checkpoint import WEIGHTS
-from blindspot.files import write_json, write_text
+from blindspot.files import sha256_file, write_json, write_text
 from blindspot.measure import exits, load, norms
+from blindspot.measure.subject import Subject
 from blindspot.revisions import MEASUREMENT_REVISION
 from blindspot.spec import Measurement, RunSpec
 from blindspot.tokens import Tokens
 from blindspot.trajectory import to_csv
 
-SPLITS = ("validation", "test")
+MEASUREMENTS = (exits, norms)
 
 
 @dataclass
@@ -27,35 +34,34 @@ class Job:
     settings: Measurement
     tokens: Path
     state: Path
-    #: Folder of exits.csv, norms.csv and, last, measure.json.
+    #: Folder of the CSVs (`names.FILES`) and, last, measure.json.
     out: Path
     device: str = "auto"
     threads: int = 1
 
 
 def measure(job: Job) -> None:
-    """Measure a run in float32, whatever its training precision, and write the results."""
+    """Measure a run, whatever its training precision in float32 or better, and write the results.
+
+    `measure.json` pins each CSV by its SHA-256 and says how many seconds each measurement took.
+    """
     torch.set_num_threads(job.threads)
+    # TensorFloat would put ten bits where float32 is promised.
+    torch.set_float32_matmul_precision("highest")
     device = devices.resolve(job.device)
     model = load.model(job.spec, job.state / WEIGHTS, device)
-    data = Tokens.open(job.tokens)
-    loops, size = job.spec.model.loops, job.spec.batch
-    exit_rows: list[list] = []
-    for split in SPLITS:
-        counts = data.meta["splits"][split]
-        nll, tokens = exits.nll_by_depth(
-            model, data.split(split), loops, job.settings.min_context, size
-        )
-        exit_rows += [
-            exits.row(split, "full", k, nll[k - 1], tokens, counts["words"], counts["bytes"])
-            for k in range(1, loops + 1)
-        ]
-    found = norms.token_norms(
-        model, data.split("validation"), loops, job.settings.norm_tokens, size
-    )
-    norm_rows = norms.rows("validation", found, job.spec.model.d_model)
-    write_text(job.out / "exits.csv", to_csv(exits.COLUMNS, exit_rows))
-    write_text(job.out / "norms.csv", to_csv(norms.COLUMNS, norm_rows))
+    subject = Subject(model, job.spec, job.settings, Tokens.open(job.tokens))
+    seconds: dict[str, float] = {}
+    digests: dict[str, str] = {}
+    for module in MEASUREMENTS:
+        name = module.__name__.rpartition(".")[2]
+        started = time.perf_counter()
+        for file, rows in module.measure(subject).items():
+            path = job.out / f"{file}.csv"
+            write_text(path, to_csv(module.FILES[file], rows))
+            digests[path.name] = sha256_file(path)
+        seconds[name] = round(time.perf_counter() - started, 3)
+        print(f"{job.name}: measured {name} in {seconds[name]:.1f} s", file=sys.stderr, flush=True)
     write_json(
         job.out / "measure.json",
         {
@@ -63,11 +69,13 @@ def measure(job: Job) -> None:
             "hash": job.spec.hash,
             "revision": MEASUREMENT_REVISION,
             "settings": job.settings.identity(),
+            "files": digests,
             "provenance": provenance.collect()
             | {
                 "device": provenance.device_name(device),
                 "threads": job.threads,
-                "precision": "float32",
+                "precision": "float32, float64 for gradients and updates",
+                "seconds": seconds,
                 "finished": provenance.now(),
             },
         },

@@ -1,0 +1,10 @@
+"""The files that `blindspot measure` leaves behind. No heavy imports: Snakemake plans with them."""
+
+#: Names of the CSVs, without their ending; measure.json is written after all of them.
+FILES = (
+    "exits",
+    "norms",
+    "norm_hist",
+    "norm_groups",
+    "norm_growth",
+)

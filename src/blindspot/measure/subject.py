@@ -1,0 +1,98 @@
+"""What every measurement is made on: a model, its run's specification, settings and tokens."""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from blindspot.errors import BlindspotError
+from blindspot.model import LoopedLM, RMSNorm
+from blindspot.spec import Measurement, RunSpec
+from blindspot.tokens import Tokens
+
+Ids = NDArray[np.int64]
+#: One row of a CSV.
+Row = list[object]
+
+
+@dataclass
+class Subject:
+    """A trained run under measurement; `model` is float32 and in evaluation mode."""
+
+    model: LoopedLM
+    spec: RunSpec
+    settings: Measurement
+    tokens: Tokens
+
+    @property
+    def loops(self) -> int:
+        """The K of training."""
+        return self.spec.model.loops
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.embedding.weight.device
+
+    @cached_property
+    def double(self) -> LoopedLM:
+        """The same model in float64."""
+        return copy.deepcopy(self.model).double()
+
+    @cached_property
+    def double_without_eps(self) -> LoopedLM:
+        """The model in float64 with eps = 0 in every norm: what the lemmas speak of."""
+        return without_eps(self.double)
+
+    def sample(self, split: str, budget: int) -> Ids:
+        """`windows` of a split, of the length that the model was trained with."""
+        return windows(self.tokens.split(split), self.spec.model.context, budget)
+
+    def chunks(self, rows: Ids, tokens: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs and targets (B, T) of `rows` (n, T + 1) in turn, about `tokens` ids at a time.
+
+        Without `tokens`: what a core's cache holds, or what keeps a GPU busy.
+        """
+        tokens = tokens or (2048 if self.device.type == "cpu" else 16384)
+        size = max(1, tokens // (rows.shape[1] - 1))
+        for at in range(0, len(rows), size):
+            ids = torch.from_numpy(rows[at : at + size]).to(self.device)
+            yield ids[:, :-1], ids[:, 1:]
+
+
+def without_eps(model: LoopedLM) -> LoopedLM:
+    """A copy of `model` with eps = 0 in the stack's norms and in the readout."""
+    exact = copy.deepcopy(model)
+    for module in exact.modules():
+        if isinstance(module, RMSNorm):
+            module.eps = 0.0
+    exact.readout.eps = 0.0
+    exact.spec = exact.spec.model_copy(update={"norm_eps": 0.0})
+    return exact
+
+
+def windows(stream: NDArray[np.unsignedinteger], length: int, budget: int) -> Ids:
+    """Windows of `length` inputs spread evenly over a stream: int64 of shape (n, length + 1).
+
+    Inputs are the columns but the last, targets the columns but the first. They do not overlap but
+    for the one id that is a target of one and an input of the next. n is budget // length, at least
+    1, at most what the stream holds; a stream shorter than one window gives one shorter window.
+    """
+    if len(stream) < 2:
+        raise BlindspotError(
+            f"a split of {len(stream)} tokens has no target to predict; use a larger corpus"
+        )
+    length = min(length, len(stream) - 1)
+    room = (len(stream) - 1) // length
+    n = min(max(1, budget // length), room)
+    starts = np.arange(n) * room // n * length
+    return np.asarray(stream[starts[:, None] + np.arange(length + 1)], dtype=np.int64)
+
+
+def number(x: float, digits: int = 9) -> str:
+    """A float as CSV text; nine digits bring a float32 back, 17 a float64."""
+    return f"{x:.{digits}g}"
