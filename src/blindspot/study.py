@@ -113,6 +113,15 @@ class Config(Settings):
                 raise ValueError(f"{key}.seeds {list(seeds)} names a seed twice")
         return self
 
+    @model_validator(mode="after")
+    def _context(self) -> Self:
+        if self.measurement.min_context >= self.windows.length:
+            raise ValueError(
+                f"measurement.min_context {self.measurement.min_context} leaves nothing to score "
+                f"in windows.length {self.windows.length}; use less, half of it for instance"
+            )
+        return self
+
 
 @dataclass(frozen=True)
 class Run:

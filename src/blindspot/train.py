@@ -92,12 +92,7 @@ class Trainer:
         self.job, self.spec = job, job.spec
         torch.set_num_threads(job.threads)
         self.device = resolve(job.device)
-        self.data = Tokens.open(job.tokens)
-        if self.data.vocab_size > self.spec.model.vocab_size:
-            raise BlindspotError(
-                f"{job.tokens}: token ids up to {self.data.vocab_size - 1}, the model's vocabulary "
-                f"is {self.spec.model.vocab_size}; these are the tokens of another study"
-            )
+        self.data = Tokens.open(job.tokens, data=self.spec.data)
         stream = self.data.split("train")
         self.batches = Batches(stream, self.spec.windows, self.spec.batch, self.spec.seed)
         self.steps = total_steps(self.spec, count(len(stream), self.spec.windows))

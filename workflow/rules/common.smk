@@ -36,7 +36,15 @@ except BlindspotError as error:
 RESULTS = study.results.as_posix()
 WORK = study.work.as_posix()
 RUNS = {run.name: run for run in study.runs}
+#: GPUs a job asks for, where the study runs on them.
+GPUS = 1 if study.config.device == "cuda" else 0
 CPUS = workflow.resource_settings.cores or 1
+CONFIG_ARGUMENTS = " ".join(f"--config {os.path.relpath(path)}" for path in [BASE, *OVERLAYS])
+REPORT_ARGUMENTS = " ".join(
+    [f"--snakefile {os.path.relpath(workflow.main_snakefile)}"]
+    + ([f"--configfile {' '.join(map(str, OVERLAYS))}"] if OVERLAYS else [])
+    + ([f"--config {workflow.config_settings.config_args}"] if OVERRIDE else [])
+)
 #: Targets that only publish what is there: whatever is missing, they never train.
 PUBLISHING = {"figures", "tables", "report", "collect"}
 
@@ -73,6 +81,25 @@ def weights(name: str) -> Path:
 
 def throughput_of(size: str) -> Path:
     return study.results / "throughput" / f"{size}-{study.throughput_hash(size)}.csv"
+
+
+def collected(item) -> list[str]:
+    """The collected files that a table or figure is a function of."""
+    return [f"{RESULTS}/collected/{name}" for name in item.inputs()]
+
+
+def describe(item) -> str:
+    """The caption of a table or figure in the report."""
+    c = study.config
+    missing = [name for name in RUNS if name not in WANTED]
+    return " ".join(
+        [
+            f"{item.title}. {item.caption}",
+            f"Study {c.study}, corpus {c.corpus.label}, sizes {', '.join(c.sizes)},",
+            f"seeds {', '.join(map(str, c.grid.seeds))}, K = {c.model.loops}.",
+            f"Not shown, since not finished: {', '.join(missing)}." if missing else "",
+        ]
+    )
 
 
 PUBLISH_ONLY = study.config.runs == "finished" or asked_to_publish()

@@ -9,9 +9,7 @@ rule collect:
         f"{RESULTS}/collected/study.json",
         expand("{results}/collected/{name}.csv", results=RESULTS, name=catalogue.COLLECTED),
     params:
-        configs=lambda wildcards: " ".join(
-            f"--config {os.path.relpath(path)}" for path in [BASE, *OVERLAYS]
-        ),
+        configs=CONFIG_ARGUMENTS,
         override=canonical(OVERRIDE),
         identity=canonical(study.config.identity()),
         out=lambda wildcards, output: Path(output[0]).parent,
@@ -21,7 +19,7 @@ rule collect:
     conda:
         "../../envs/publish.yaml"
     message:
-        "collecting the results of {wildcards}"
+        "collecting the results"
     shell:
         "blindspot collect {params.configs} --override {params.override:q} --out {params.out:q}"
         " 2>&1 | tee {log:q}"
@@ -29,12 +27,7 @@ rule collect:
 
 rule table:
     input:
-        f"{RESULTS}/collected/study.json",
-        lambda wildcards: expand(
-            "{results}/collected/{name}.csv",
-            results=RESULTS,
-            name=catalogue.TABLES[wildcards.table].sources,
-        ),
+        lambda wildcards: collected(catalogue.TABLES[wildcards.table]),
     output:
         report(
             f"{RESULTS}/tables/{{table}}.csv",
@@ -47,6 +40,7 @@ rule table:
     params:
         collected=f"{RESULTS}/collected",
         out=f"{RESULTS}/tables",
+        caption=lambda wildcards: describe(catalogue.TABLES[wildcards.table]),
     localrule: True
     log:
         f"{WORK}/logs/publish/{study.config.study}-table-{{table}}.log",
@@ -61,12 +55,7 @@ rule table:
 
 rule figure:
     input:
-        f"{RESULTS}/collected/study.json",
-        lambda wildcards: expand(
-            "{results}/collected/{name}.csv",
-            results=RESULTS,
-            name=catalogue.FIGURES[wildcards.figure].sources,
-        ),
+        lambda wildcards: collected(catalogue.FIGURES[wildcards.figure]),
     output:
         f"{RESULTS}/figures/{{figure}}.pdf",
         report(
@@ -78,6 +67,7 @@ rule figure:
     params:
         collected=f"{RESULTS}/collected",
         out=f"{RESULTS}/figures",
+        caption=lambda wildcards: describe(catalogue.FIGURES[wildcards.figure]),
     localrule: True
     log:
         f"{WORK}/logs/publish/{study.config.study}-figure-{{figure}}.log",
@@ -100,3 +90,25 @@ rule figures:
     input:
         expand("{results}/figures/{figure}.pdf", results=RESULTS, figure=catalogue.FIGURES),
     localrule: True
+
+
+rule report:
+    # Snakemake's own report, one HTML file with everything in it. This inner call only reads; the
+    # outer one holds the lock.
+    input:
+        rules.tables.input,
+        rules.figures.input,
+    output:
+        f"{RESULTS}/report.html",
+    params:
+        configs=REPORT_ARGUMENTS,
+    localrule: True
+    log:
+        f"{WORK}/logs/publish/{study.config.study}-report.log",
+    conda:
+        "../../envs/publish.yaml"
+    message:
+        "report {output}"
+    shell:
+        "snakemake --report {output:q} --nolock --cores 1 {params.configs} -- tables figures"
+        " > {log:q} 2>&1 || (cat {log:q} >&2; exit 1)"

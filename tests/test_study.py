@@ -1,0 +1,211 @@
+"""Config files become runs; every fault in one is named before anything runs."""
+
+import json
+
+import pytest
+import yaml
+
+from blindspot.errors import BlindspotError
+from blindspot.spec import RunSpec, canonical
+from blindspot.study import Study, merge
+from conftest import ROOT
+
+BASE = ROOT / "config.yaml"
+
+
+def load(**override):
+    return Study.load(BASE, override=override)
+
+
+def names(study):
+    return {run.name for run in study.runs}
+
+
+def test_the_paper_is_42_runs_with_distinct_names():
+    runs = load().runs
+    assert len(runs) == len({r.name for r in runs}) == 2 * 7 * 3
+    assert [r.seed for r in runs[:3]] == [42, 101, 202]
+    assert runs[0].name.startswith("44m/terminal-rms/seed42-")
+    assert len(runs[0].spec.hash) == 8
+
+
+def test_a_specification_travels_as_canonical_json():
+    for run in load().runs:
+        text = run.spec.canonical()
+        assert RunSpec.parse(text) == run.spec
+        assert RunSpec.parse(text).hash == run.spec.hash
+        assert canonical(json.loads(text)) == text
+
+
+@pytest.mark.parametrize("text", ["0.01", "1.0e-2", "1e-2", "'0.01'", ".01"])
+def test_a_number_may_be_written_in_any_way(text, tmp_path):
+    """S-01d, S-07b: YAML reads 1e-2 as text."""
+    config = tmp_path / "c.yaml"
+    body = BASE.read_text().replace("weight: 0.01}", f"weight: {text}}}")
+    assert body != BASE.read_text() or text == "0.01"
+    config.write_text(body)
+    assert names(Study.load(config)) == names(load())
+
+
+def test_the_order_of_keys_does_not_matter(tmp_path):
+    def backwards(value):
+        if isinstance(value, dict):
+            return {k: backwards(value[k]) for k in reversed(value)}
+        return value
+
+    config = tmp_path / "c.yaml"
+    config.write_text(yaml.safe_dump(backwards(yaml.safe_load(BASE.read_text())), sort_keys=False))
+    assert names(Study.load(config)) == names(load())
+
+
+def test_a_changed_cell_changes_its_own_runs_alone():
+    base = yaml.safe_load(BASE.read_text())
+    base["cells"]["perloop-rms-penalty"]["penalty"]["weight"] = 0.02
+    changed = names(load()) - names(Study.of(base))
+    assert len(changed) == 6
+    assert all("/perloop-rms-penalty/" in name for name in changed)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        {"device": "cpu"},
+        {"work": "/elsewhere"},
+        {"results": "there"},
+        {"measurement": {"min_context": 64}},
+        {"throughput": {"batch": 8}},
+        {"runs": "finished"},
+        {"reuse": False},
+        {"corpus": yaml.safe_load(BASE.read_text())["corpus"] | {"path": "/data/wikitext"}},
+    ],
+)
+def test_what_does_not_decide_the_weights_is_not_in_the_name(override):
+    assert names(load(**override)) == names(load())
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        {"training": {"learning_rate": 1e-3}},
+        {"training": {"precision": "float32"}},
+        {"training": {"log_every": 7}},
+        {"model": {"dropout": {"at": ["embedding"]}}},
+        {"model": {"init_std": 0.02}},
+        {"model": {"loops": 3}},
+        {"windows": {"stride": 64}},
+        {"tokenizer": {"kind": "bpe", "vocab_size": 20000}},
+        {"corpus": {"kind": "enwiki-sample"}},
+    ],
+)
+def test_what_decides_the_weights_is_in_every_name(override):
+    assert not names(load(**override)) & names(load())
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ({"wieght": 1}, ["wieght", "unknown key", "spelling"]),
+        ({"training": {"wieght_decay": 0.1}}, ["training.wieght_decay", "0.1"]),
+        ({"model": {"loops": 0}}, ["model.loops", "greater than or equal to 1", "0"]),
+        ({"model": {"loops": 4.0}}, ["model.loops", "integer", "4.0"]),
+        ({"windows": {"stride": 300}}, ["windows", "stride 300", "length 256", "at most 256"]),
+        ({"grid": {"seeds": [42, 42]}}, ["grid.seeds", "[42, 42]", "twice"]),
+        ({"grid": {"seeds": []}}, ["grid.seeds"]),
+        ({"cells": {}}, ["cells"]),
+        ({"cells": {"nowhere": None}}, ["cells.nowhere", "perloop-rms", "define it"]),
+        ({"cells": {"rms%A/2": {"loss": "terminal", "readout": "rms"}}}, ["rms%A/2"]),
+        ({"cells": {"x": {"loss": "dense", "readout": "rms"}}}, ["cells.x.loss", "terminal"]),
+        ({"cells": {"x": {"loss": "terminal"}}}, ["cells.x.readout", "missing"]),
+        (
+            {"sizes": {"s": {"d_model": 100, "layers": 1, "heads": 8, "batch": 1}}},
+            ["sizes.s", "heads 8", "d_model 100", "[1, 2, 4, 5, 10, 20, 25, 50]"],
+        ),
+        ({"tokenizer": {"kind": "bpe", "vocab_size": 2**33}}, ["tokenizer.vocab_size", str(2**32)]),
+        ({"training": {"steps": 10}}, ["training", "steps", "epochs", "10"]),
+        ({"corpus": {"kind": "hubb"}}, ["corpus", "hubb", "enwiki-sample"]),
+        ({"device": "tpu"}, ["device", "tpu", "cuda"]),
+    ],
+)
+def test_a_fault_is_named_with_key_value_and_what_is_right(override, said):
+    with pytest.raises(BlindspotError) as caught:
+        load(**override)
+    for word in said:
+        assert word in str(caught.value), f"{word!r} not in {caught.value}"
+
+
+def test_a_file_that_is_no_config_is_named(tmp_path):
+    with pytest.raises(BlindspotError, match=r"nothere\.yaml: no such config file"):
+        Study.load(BASE, [tmp_path / "nothere.yaml"])
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("study: [")
+    with pytest.raises(BlindspotError, match=r"bad\.yaml: not valid YAML"):
+        Study.load(BASE, [bad])
+    bad.write_text("- a list")
+    with pytest.raises(BlindspotError, match="expected keys with values"):
+        Study.load(BASE, [bad])
+
+
+def test_a_study_that_lists_one_cell_means_that_cell(tmp_path):
+    """S-07a: Snakemake's own merge would keep the other six."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("study: mine\ncells:\n  perloop-raw:\n")
+    study = Study.load(BASE, [file])
+    assert {r.cell for r in study.runs} == {"perloop-raw"}
+    assert names(study) < names(load())
+    assert study.results.as_posix() == "results/mine"
+
+
+def test_merging_replaces_corpora_and_lists_and_joins_the_rest():
+    base = {"corpus": {"kind": "a", "x": 1}, "training": {"lr": 1, "clip": 2}, "seeds": [1, 2]}
+    over = {"corpus": {"kind": "b"}, "training": {"lr": 3}, "seeds": [5]}
+    assert merge(base, over) == {
+        "corpus": {"kind": "b"},
+        "training": {"lr": 3, "clip": 2},
+        "seeds": [5],
+    }
+
+
+def test_a_size_may_have_seeds_of_its_own():
+    base = yaml.safe_load(BASE.read_text())
+    base["sizes"]["129m"]["seeds"] = [7]
+    runs = Study.of(base).runs
+    assert {r.seed for r in runs if r.size == "129m"} == {7}
+    assert {r.seed for r in runs if r.size == "44m"} == {42, 101, 202}
+
+
+def test_a_cell_may_choose_its_initialization():
+    base = yaml.safe_load(BASE.read_text())
+    base["model"]["init_std"] = 0.05
+    base["cells"] = {
+        "a": {"loss": "terminal", "readout": "rms"},
+        "b": {"loss": "terminal", "readout": "rms", "init_std": 0.02},
+        "c": {"loss": "terminal", "readout": "rms", "init_std": "default"},
+    }
+    found = {r.cell: r.spec.model.init_std for r in Study.of(base).runs}
+    assert found == {"a": 0.05, "b": 0.02, "c": None}
+
+
+def test_local_text_is_known_by_its_content(tmp_path):
+    for folder, text in (("one", "a"), ("two", "a"), ("three", "b")):
+        (tmp_path / folder).mkdir()
+        for split in ("train", "validation", "test"):
+            (tmp_path / folder / f"{split}.txt").write_text(text + split)
+
+    def local(folder, **more):
+        files = {s: str(tmp_path / folder / f"{s}.txt") for s in ("train", "validation", "test")}
+        return load(corpus={"kind": "local"} | files | more)
+
+    assert names(local("one")) == names(local("two")) != names(local("three"))
+    assert str(tmp_path) not in local("one").runs[0].spec.canonical()
+    with pytest.raises(BlindspotError, match=r"corpus.sha256.*pins 0000"):
+        local("one", sha256="0" * 64)
+    (tmp_path / "one/test.txt").unlink()
+    with pytest.raises(BlindspotError, match=r"corpus.test: .*test.txt: no such file"):
+        local("one")
+
+
+def test_cells_that_differ_in_loss_alone_share_an_architecture():
+    study = load()
+    assert list(study.architectures("44m")) == ["final-only-rms", "raw", "rms"]
+    assert study.throughput_hash("44m") != study.throughput_hash("129m")
+    assert study.throughput_hash("44m") == load(model={"init_std": 0.02}).throughput_hash("44m")

@@ -1,0 +1,404 @@
+"""Training: a function of its specification, resumable to the bit, and honest when it fails."""
+
+import csv
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+from blindspot import checkpoint, files
+from blindspot import train as training
+from blindspot.errors import BlindspotError, InterruptedRunError, LockedError, NonFiniteError
+from blindspot.lock import exclusive
+from blindspot.model import LoopedLM
+from blindspot.spec import DataSpec, RunSpec
+from blindspot.tokens import build
+from blindspot.train import Job, total_steps, train
+from conftest import CELLS, toy_model, toy_objective
+from reference_model import states, token_nll
+
+TEXT = "the norm of a state grows when nothing in the loss can see it, so its angle freezes"
+WORDS = TEXT.split()
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory):
+    """Token files of a toy text: three splits of seeded random words."""
+    from blindspot.corpus import fetch
+    from blindspot.study import _identified
+
+    folder = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    for split, n in (("train", 900), ("validation", 300), ("test", 300)):
+        (folder / f"{split}.txt").write_text(" ".join(rng.choice(WORDS, n)) + f" {split}")
+    paths = {s: str(folder / f"{s}.txt") for s in ("train", "validation", "test")}
+    spec = DataSpec.model_validate(
+        {
+            "corpus": {"kind": "local"} | paths,
+            "tokenizer": {"kind": "bpe", "vocab_size": 270},
+        }
+    )
+    spec = spec.model_copy(update={"corpus": _identified(spec.corpus)})
+    fetch(spec.corpus, folder / "corpus")
+    build(spec, folder / "corpus", folder / "tokens")
+    return folder / "tokens", spec.identity()
+
+
+@pytest.fixture
+def job(tokens, tmp_path):
+    def make(cell="perloop-rms", where="run", dropout=0.1, seed=5, **training_settings):
+        settings = {
+            "steps": 24,
+            "learning_rate": 3e-3,
+            "precision": "float32",
+            "log_every": 5,
+            "validate_every": 10,
+            "validation_windows": 6,
+        } | training_settings
+        spec = RunSpec.model_validate(
+            {
+                "data": tokens[1],
+                "windows": {"length": 12, "stride": 6},
+                "model": toy_model(cell, vocab_size=270, dropout={"rate": dropout}).identity(),
+                "objective": toy_objective(cell).identity(),
+                "training": settings,
+                "batch": 4,
+                "seed": seed,
+            }
+        )
+        return Job(
+            f"toy/{cell}/seed{seed}-{spec.hash}",
+            spec,
+            tokens[0],
+            tmp_path / where / "out",
+            tmp_path / where / "state",
+            "cpu",
+            checkpoint_every=1e9,
+        )
+
+    return make
+
+
+def weights(job):
+    return checkpoint.read(job.state / checkpoint.WEIGHTS).tensors
+
+
+def trajectory(job):
+    with open(job.out / "trajectory.csv") as file:
+        return list(csv.DictReader(file))
+
+
+def assert_same_run(a, b):
+    left, right = weights(a), weights(b)
+    assert left.keys() == right.keys()
+    for name in left:
+        assert torch.equal(left[name], right[name]), name
+    assert (a.out / "trajectory.csv").read_bytes() == (b.out / "trajectory.csv").read_bytes()
+
+
+def interrupt_at(monkeypatch, step, action):
+    """Run `action(trainer)` once, just after `step` optimizer steps."""
+    original = training.Trainer._step
+
+    def stepping(self, at):
+        original(self, at)
+        if at + 1 == step:
+            monkeypatch.setattr(training.Trainer, "_step", original)
+            action(self)
+
+    monkeypatch.setattr(training.Trainer, "_step", stepping)
+
+
+def test_the_same_specification_gives_the_same_run_and_another_seed_another(job):
+    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
+        train(job(where=name, seed=seed))
+    assert_same_run(job(where="a"), job(where="b"))
+    a, c = weights(job(where="a")), weights(job(where="c", seed=6))
+    assert not torch.equal(a["embedding.weight"], c["embedding.weight"])
+
+
+def test_training_learns_the_text_and_writes_what_it_did(job):
+    j = job(steps=60)
+    train(j)
+    rows = trajectory(j)
+    validation = [r for r in rows if r["split"] == "validation" and r["k"] == "3"]
+    assert float(validation[0]["ce"]) > 5
+    assert float(validation[-1]["ce"]) < float(validation[0]["ce"]) - 1.5
+    assert [int(r["step"]) for r in validation] == [0, 10, 20, 30, 40, 50, 60]
+    logged = sorted({int(r["step"]) for r in rows if r["split"] == "train"})
+    assert logged == [1, *range(5, 61, 5)]
+    assert {r["k"] for r in rows} == {"0", "1", "2", "3"}
+    assert all((r["ce"] == "") == (r["k"] == "0") for r in rows)
+    assert all((r["grad_norm"] != "") == (r["k"] == "0" and r["split"] == "train") for r in rows)
+    result = json.loads((j.out / "run.json").read_text())
+    assert result["hash"] == j.spec.hash
+    assert RunSpec.model_validate(result["spec"]) == j.spec
+    assert result["steps"] == 60
+    assert result["tokens_seen"] == 60 * 4 * 12
+    assert result["parameters"] == sum(t.numel() for t in weights(j).values())
+    assert result["provenance"]["versions"]["torch"].startswith(torch.__version__.split("+")[0])
+    assert not list(j.state.glob("step-*"))
+
+
+@pytest.mark.parametrize("cell", ["terminal-rms", "perloop-rms-interloop"])
+def test_the_logged_numbers_are_those_of_the_plain_reference(cell, job):
+    j = job(cell, steps=5, dropout=0.0)
+    train(j)
+    p = {name: t.double() for name, t in weights(j).items()}
+    trainer = training.Trainer(j)
+    inputs, targets = trainer.validation[:, :-1], trainer.validation[:, 1:]
+    hs = states(p, inputs, j.spec.model)
+    last = [r for r in trajectory(j) if r["split"] == "validation" and r["step"] == "5"]
+    for k, row in enumerate(last):
+        norms = hs[k].norm(dim=-1).flatten().numpy()
+        assert float(row["norm_mean"]) == pytest.approx(norms.mean(), rel=1e-5)
+        assert float(row["norm_p50"]) == pytest.approx(np.quantile(norms, 0.5), rel=1e-5)
+        assert float(row["norm_p99"]) == pytest.approx(np.quantile(norms, 0.99), rel=1e-5)
+        assert float(row["norm_max"]) == pytest.approx(norms.max(), rel=1e-5)
+        if k:
+            ce = token_nll(p, hs[k], k, targets, j.spec.model).mean().item()
+            assert float(row["ce"]) == pytest.approx(ce, rel=1e-5)
+
+
+def test_twenty_steps_equal_a_plain_training_loop(job):
+    """The trainer against AdamW by hand on the plain reference's gradients (float32)."""
+    from reference_model import total_loss
+
+    j = job("perloop-rms-penalty", steps=20, dropout=0.0)
+    train(j)
+    torch.manual_seed(j.spec.seed)
+    p = {n: t.detach().clone() for n, t in LoopedLM(j.spec.model).named_parameters()}
+    m = {n: torch.zeros_like(t) for n, t in p.items()}
+    v = {n: torch.zeros_like(t) for n, t in p.items()}
+    batches = training.Trainer(j).batches
+    for step in range(20):
+        batch = torch.from_numpy(batches[step])
+        leaves = {n: t.requires_grad_() for n, t in p.items()}
+        total = total_loss(leaves, batch[:, :-1], batch[:, 1:], j.spec.model, j.spec.objective)
+        grads = dict(zip(p, torch.autograd.grad(total, list(leaves.values())), strict=True))
+        norm = torch.sqrt(sum(g.square().sum() for g in grads.values()))
+        scale = min(1.0, 1.0 / (norm.item() + 1e-6))
+        for n, g in grads.items():
+            g = g * scale
+            m[n] = 0.9 * m[n] + 0.1 * g
+            v[n] = 0.999 * v[n] + 0.001 * g * g
+            update = (m[n] / (1 - 0.9 ** (step + 1))) / (
+                (v[n] / (1 - 0.999 ** (step + 1))).sqrt() + 1e-8
+            )
+            p[n] = (p[n].detach() * (1 - 3e-3 * 0.01) - 3e-3 * update).detach()
+    for name, tensor in weights(j).items():
+        torch.testing.assert_close(tensor, p[name], rtol=1e-3, atol=2e-4, msg=name)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+@pytest.mark.parametrize("cell", ["perloop-rms", "terminal-rms-penalty"])
+def test_a_run_stopped_by_signals_twice_ends_as_if_it_never_was(number, cell, job, monkeypatch):
+    train(job(cell, where="whole"))
+    j = job(cell)
+    for step in (7, 16):
+        interrupt_at(monkeypatch, step, lambda _: os.kill(os.getpid(), number))
+        with pytest.raises(InterruptedRunError, match=rf"step {step} of 24") as stopped:
+            train(j)
+        assert stopped.value.exit_code == 85
+        assert not j.out.exists(), "a run that is not finished has no result"
+        assert next(p.stem for p in checkpoint.checkpoints(j.state)) == f"step-{step:08d}"
+    train(j)
+    assert_same_run(j, job(cell, where="whole"))
+
+
+def test_a_run_that_dies_goes_on_from_its_last_checkpoint(job, monkeypatch):
+    """Rows logged after the checkpoint and lost with the process are logged again, once."""
+    train(job(where="whole"))
+    j = job()
+    j.checkpoint_every = 0.0
+
+    class Power(BaseException):
+        pass
+
+    def fail(trainer):
+        trainer.job.checkpoint_every = 1e9
+        raise Power
+
+    interrupt_at(monkeypatch, 13, fail)
+    with pytest.raises(Power):
+        train(j)
+    assert [p.stem for p in checkpoint.checkpoints(j.state)] == ["step-00000012", "step-00000011"]
+    train(j)
+    assert_same_run(j, job(where="whole"))
+
+
+def test_a_damaged_checkpoint_is_named_and_passed_over(job, monkeypatch, capsys):
+    train(job(where="whole"))
+    j = job()
+    j.checkpoint_every = 0.0
+    interrupt_at(monkeypatch, 9, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(InterruptedRunError):
+        train(j)
+    newest = checkpoint.checkpoints(j.state)[0]
+    data = bytearray(newest.read_bytes())
+    data[len(data) // 2] ^= 1
+    newest.write_bytes(data)
+    train(j)
+    said = capsys.readouterr().err
+    assert f"{newest}: damaged" in said
+    assert "resumes at step 8 of 24" in said
+    assert_same_run(j, job(where="whole"))
+
+
+def test_a_checkpoint_of_another_run_is_refused(job, monkeypatch):
+    j = job()
+    interrupt_at(monkeypatch, 3, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(InterruptedRunError):
+        train(j)
+    other = job(seed=6)
+    other.state = j.state
+    with pytest.raises(BlindspotError, match=f"belongs to run {j.spec.hash}, not to"):
+        train(other)
+
+
+def test_lost_results_are_written_again_without_training(job, monkeypatch, capsys):
+    j = job()
+    train(j)
+    before = (j.out / "trajectory.csv").read_bytes()
+    for path in j.out.iterdir():
+        path.unlink()
+    monkeypatch.setattr(training.Trainer, "_step", None)
+    train(j)
+    assert (j.out / "trajectory.csv").read_bytes() == before
+    assert "already trained" in capsys.readouterr().err
+
+
+def test_a_second_trainer_is_refused_and_a_dead_one_is_not_in_the_way(job):
+    j = job()
+    with (
+        exclusive(j.state),
+        pytest.raises(LockedError, match=f"another process trains this run.*{os.getpid()}"),
+    ):
+        train(j)
+    train(j)
+    assert (j.out / "run.json").exists()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_step_that_is_not_finite_is_not_applied_and_ends_the_run(value, job, monkeypatch):
+    """T-04: clipping does not stop NaN; good checkpoints must not be rotated away."""
+    j = job()
+    j.checkpoint_every = 0.0
+    original = training.loss
+    calls = iter(range(1, 100))
+
+    def poisoned(*arguments):
+        result = original(*arguments)
+        return result._replace(total=result.total * value) if next(calls) == 15 else result
+
+    monkeypatch.setattr(training, "loss", poisoned)
+    with pytest.raises(NonFiniteError) as failed:
+        train(j)
+    assert failed.value.exit_code == 70
+    kept = checkpoint.checkpoints(j.state)
+    for word in ("step 15", "learning_rate", str(kept[0])):
+        assert word in str(failed.value)
+    assert kept[0].stem == "step-00000014"
+    assert all(bool(t.isfinite().all()) for t in checkpoint.read(kept[0]).tensors.values())
+    assert not j.out.exists()
+
+
+def test_validation_leaves_training_as_it_was(job):
+    """T-05: with another number of validations the weights are the same."""
+    train(job(where="often", validate_every=5))
+    train(job(where="never", validate_every=1000))
+    a, b = weights(job(where="often", validate_every=5)), weights(job(where="never"))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_tokens_of_another_study_are_refused(job):
+    j = job()
+    j.spec = j.spec.model_copy(update={"data": j.spec.data | {"revision": 99}})
+    with pytest.raises(BlindspotError, match="build the tokens of this study"):
+        train(j)
+    assert not j.out.exists()
+
+
+def test_a_study_for_a_gpu_does_not_start_on_a_machine_without(job):
+    j = job()
+    j.device = "cuda"
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(BlindspotError, match=r"no GPU.*make demo.*device: cpu"):
+        train(j)
+
+
+def test_a_full_disk_leaves_the_older_checkpoint(job, monkeypatch):
+    j = job()
+    j.checkpoint_every = 0.0
+    saves = iter(range(100))
+    original = checkpoint.save_file
+
+    def full(*arguments, **named):
+        if next(saves) == 4:
+            raise OSError(28, "No space left on device")
+        original(*arguments, **named)
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(BlindspotError, match=r"No space left on device.*earlier checkpoints"):
+        train(j)
+    assert checkpoint.read(checkpoint.checkpoints(j.state)[0]).meta["step"] == 4
+    assert not list(j.state.glob(".step*")), "nothing half-written is left"
+
+
+def test_epochs_become_whole_batches(job):
+    spec = job(steps=None, epochs=2).spec
+    assert total_steps(spec, windows=11) == 5  # 22 windows, batches of 4
+    assert total_steps(job(steps=None, epochs=0.5).spec, windows=11) == 1
+
+
+def test_cells_are_all_trainable(job):
+    for cell in CELLS:
+        train(job(cell, where=cell, steps=2))
+        assert len(trajectory(job(cell, where=cell, steps=2))) == 4 * 4  # 2 train, 2 validation
+
+
+def test_checkpoints_hold_plain_names_and_a_missing_one_is_an_error(tmp_path):
+    """T-03: no compilation prefix, nothing ignored."""
+    model = LoopedLM(toy_model())
+    path = tmp_path / "weights.safetensors"
+    named = dict(model.named_parameters())
+    checkpoint.write(path, named, {"step": 1, "run": "x"})
+    saved = checkpoint.read(path)
+    assert set(saved.tensors) == set(named)
+    saved.tensors.pop("position.weight")
+    with pytest.raises(BlindspotError, match=r"not this model's.*position\.weight"):
+        checkpoint.restore(model, None, saved, path)
+
+
+@pytest.mark.parametrize("keep", [0, 7, 8, 100, 1000, -1])
+def test_a_truncated_file_is_refused(keep, tmp_path):
+    path = tmp_path / "weights.safetensors"
+    checkpoint.write(path, {"a": torch.arange(500.0)}, {"step": 1})
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(BlindspotError, match="damaged or not a checkpoint"):
+        checkpoint.read(path)
+
+
+def test_altered_metadata_is_refused(tmp_path):
+    path = tmp_path / "weights.safetensors"
+    checkpoint.write(path, {"a": torch.zeros(3)}, {"step": 14})
+    path.write_bytes(path.read_bytes().replace(b"14", b"15"))
+    with pytest.raises(BlindspotError, match="damaged"):
+        checkpoint.read(path)
+
+
+def test_atomic_files_are_whole_or_absent(tmp_path):
+    target = tmp_path / "result.csv"
+    files.write_text(target, "old")
+    with pytest.raises(RuntimeError), files.atomic_path(target) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+    with pytest.raises(ValueError, match="Out of range"):
+        files.write_json(tmp_path / "x.json", {"loss": float("nan")})
+    assert not (tmp_path / "x.json").exists()
