@@ -79,6 +79,7 @@ def lines(
     `frame` comes from `stats.over_seeds`. Infinite values are left out of the line; `off_scale`
     shows them. `dodge` is the distance in x between neighbouring cells of the config, so that
     intervals at one depth stand side by side. Long lines carry few markers, not at one place.
+    On a log axis, set the limits first.
     """
     shift = _shifts(style, dodge)
     for at, cell in enumerate(style):
@@ -92,7 +93,7 @@ def lines(
         if ax.get_yscale() == "log":
             # An interval may reach below zero, where a log axis has no place: it then runs to
             # the bottom edge instead of taking the point with it.
-            low = low.clip(lower=part[y].min() * 1e-3)
+            low = np.minimum(part[y], low.clip(lower=ax.get_ylim()[0]))
         if (ci > 0).any() and spread == "band":
             ax.fill_between(part[x], low, high, color=look.color, alpha=0.18, linewidth=0)
         elif (ci > 0).any() and spread == "bars":
