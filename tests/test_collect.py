@@ -130,14 +130,14 @@ def test_an_overflowing_exit_is_kept(copy: Path, tmp_path: Path):
     path = only(copy, "exits.csv")
     frame = pd.read_csv(path)
     hopeless = synthetic.derived(710.0 * 240_000, *synthetic.COUNTS["validation"])
-    at = frame.index[(frame["split"] == "validation") & (frame["k"] == 1)]
+    at = frame.query("split == 'validation' and k == 1 and protocol == 'full'").index
     frame.loc[at, list(hopeless)] = list(hopeless.values())
     frame.to_csv(path, index=False)
     collect(study_in(copy), tmp_path / "c")
     exits = Collected(tmp_path / "c").frame("exits")
     assert exits["ppl"].max() == math.inf
     assert exits.loc[exits["ppl"] == math.inf, "ce"].tolist() == [710.0]
-    assert len(exits) == 4 * 8
+    assert len(exits) == 4 * 8 * 2
 
 
 def edit(column: str, value: object, row: int = 0) -> Callable[[Path], None]:
@@ -198,6 +198,7 @@ FAULTS: list[tuple[str, Callable[[Path], None], str]] = [
     ("exits.csv", edit("ppl", 5.0), "has ppl 5.0 in row 2"),
     ("exits.csv", edit("nll", "nan"), "not a number"),
     ("exits.csv", drop("k == 2"), "k = "),
+    ("exits.csv", edit("trained_k", 2), "trained_k"),
     ("exits.csv", drop("split == 'test'"), "splits"),
     ("norms.csv", lambda path: path.write_text("a,b\n1,2\n"), "other columns"),
     ("norms.csv", edit("l2_p99", 1.0), "out of order"),
@@ -246,6 +247,8 @@ def test_runs_scored_on_other_text_are_refused(copy: Path, tmp_path: Path):
     frame = pd.read_csv(path)
     for i, row in frame.iterrows():
         _, words, size = synthetic.COUNTS[row["split"]]
+        if row["protocol"] != "full":
+            continue
         new = synthetic.derived(row["nll"], row["tokens"] - 1, words, size)
         frame.loc[i, list(new)] = list(new.values())
     frame.to_csv(path, index=False)

@@ -78,7 +78,7 @@ def test_perplexities_and_norms_are_those_measured(toy: Path):
         top = drawn("norm-by-loop", toy).axes[0, column]
         for cell in ("perloop-rms", "perloop-raw"):
             expected = [
-                mean(exits, "ppl", size=size, cell=cell, k=k, split="validation")
+                mean(exits, "ppl", size=size, cell=cell, k=k, split="validation", protocol="full")
                 for k in (1, 2, 3, 4)
             ]
             assert line_of(close, cell, 4).get_ydata() == pytest.approx(expected)
@@ -113,7 +113,7 @@ def test_frontier_joins_speed_and_perplexity_of_the_same_cell_and_depth(toy: Pat
         assert line.get_xdata() == pytest.approx([rates[k] for k in (4, 3, 2, 1)])
         assert line.get_ydata() == pytest.approx(
             [
-                mean(exits, "ppl", size="129m", cell=cell, k=k, split="validation")
+                mean(exits, "ppl", size="129m", cell=cell, k=k, split="validation", protocol="full")
                 for k in (4, 3, 2, 1)
             ]
         )

@@ -54,7 +54,7 @@ def test_main_table_is_the_mean_over_seeds(made: tuple[Study, Path, Path]):
             math.exp(row["nll"] / row["tokens"])
             for frame in measured(study, size, cell, "exits.csv")
             for _, row in frame.iterrows()
-            if row["split"] == "validation" and row["k"] == 4
+            if (row["split"], row["protocol"], row["k"]) == ("validation", "full", 4)
         ]
         norm = [
             f.loc[f["k"] == 4, "l2_mean"].item() for f in measured(study, size, cell, "norms.csv")
@@ -95,11 +95,12 @@ def test_depth_table_has_every_exit(made: tuple[Study, Path, Path]):
     study, _, out = made
     depth = pd.read_csv(out / "depth.csv")
     assert list(depth.columns[:5]) == ["size", "cell", "k", "split", "protocol"]
-    assert len(depth) == 13 * 5 * 2
-    at = depth.set_index(["size", "cell", "k", "split"])
+    assert len(depth) == 13 * (5 + 4) * 2
+    at = depth[depth["protocol"] == "full"].set_index(["size", "cell", "k", "split"])
     exits = measured(study, "129m", "perloop-finalnorm", "exits.csv")
     for k in (1, 4, 5):
-        own = [f[(f["split"] == "test") & (f["k"] == k)].iloc[0] for f in exits]
+        chosen = f"split == 'test' and protocol == 'full' and k == {k}"
+        own = [f.query(chosen).iloc[0] for f in exits]
         row = at.loc[("129m", "perloop-finalnorm", k, "test")]
         for column in ("ce", "ppl", "word_ppl", "bits_per_byte"):
             assert row[column] == pytest.approx(np.mean([run[column] for run in own]))

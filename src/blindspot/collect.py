@@ -155,8 +155,10 @@ def _check_together(
             )
     for (split, protocol), group in exits.groupby(["split", "protocol"]):
         for count in ("tokens", "words", "bytes"):
-            usual = group[count].mode().iloc[0]
-            odd = group[group[count] != usual]
+            # Counts that are not known (empty) are alike too: all or none.
+            values = group[count].fillna(0)
+            usual = values.mode().iloc[0]
+            odd = group[values != usual]
             if len(odd):
                 raise refuse(
                     study.results / "runs" / odd["run"].iloc[0],

@@ -45,9 +45,13 @@ def read_csv(path: Path, columns: Mapping[str, str], keys: Sequence[str]) -> pd.
                 io.BytesIO(raw),
                 dtype=dict(columns),
                 index_col=False,
-                # A cell may be named `null`; only numbers may be empty.
+                # A cell may be named `null`; only what the column's type allows may be empty.
                 keep_default_na=False,
-                na_values={c: ["", "nan"] for c, kind in columns.items() if kind == "float64"},
+                na_values={
+                    name: ["", "nan"]
+                    for name, kind in columns.items()
+                    if kind in ("float64", "Int64")
+                },
             )
     except (ValueError, pd.errors.ParserWarning) as error:
         raise refuse(path, f"is not readable as CSV ({error})") from None

@@ -103,20 +103,23 @@ def _check_exits(frame: pd.DataFrame, at: Context) -> None:
     _depths(frame, at, ["split", "protocol"], 1)
     if "full" not in set(frame["protocol"]):
         raise refuse(at.path, "has no rows of protocol full")
-    if (frame[["tokens", "words", "bytes"]] < 1).any(axis=None):
+    if (frame["trained_k"] != at.loops).any():
+        raise refuse(at.path, f"says trained_k {frame['trained_k'].max()}, the run has {at.loops}")
+    counts = {name: frame[name].astype("float64") for name in ("tokens", "words", "bytes")}
+    if any((count < 1).any() for count in counts.values()):
         raise refuse(at.path, "scores no tokens")
     with np.errstate(over="ignore"):
         # One sum of nats; every other number is that sum over its own count (E-03).
         derived = {
             "ce": frame["nll"] / frame["tokens"],
             "ppl": np.exp(frame["nll"] / frame["tokens"]),
-            "word_ppl": np.exp(frame["nll"] / frame["words"]),
-            "bits_per_byte": frame["nll"] / frame["bytes"] / math.log(2),
+            "word_ppl": np.exp(frame["nll"] / counts["words"]),
+            "bits_per_byte": frame["nll"] / counts["bytes"] / math.log(2),
         }
     if frame["nll"].isna().any() or (frame["nll"] < 0).any():
         raise refuse(at.path, "has an nll that is not a number of nats")
     for column, expected in derived.items():
-        wrong = ~np.isclose(frame[column], expected, rtol=1e-5)
+        wrong = ~np.isclose(frame[column], expected, rtol=1e-5, equal_nan=True)
         if wrong.any():
             row = int(wrong.argmax())
             raise refuse(
@@ -140,7 +143,8 @@ def _check_norms(frame: pd.DataFrame, at: Context) -> None:
         raise refuse(at.path, "has a mean above the maximum")
 
 
-INT, FLOAT, TEXT = "int64", "float64", "str"
+#: COUNT is an integer that may be empty: not known.
+INT, COUNT, FLOAT, TEXT = "int64", "Int64", "float64", "str"
 
 
 def _floats(names: str) -> dict[str, str]:
@@ -166,8 +170,9 @@ SOURCES: dict[str, Source] = {
     "exits": Source(
         "exits.csv",
         True,
-        {"split": TEXT, "protocol": TEXT, "k": INT, "tokens": INT, "words": INT, "bytes": INT}
-        | _floats("nll ce ppl word_ppl bits_per_byte"),
+        {"split": TEXT, "protocol": TEXT, "k": INT, "tokens": INT, "words": COUNT, "bytes": COUNT}
+        | _floats("nll ce ppl word_ppl bits_per_byte")
+        | {"trained_k": INT},
         ["split", "protocol", "k"],
         _check_exits,
     ),
@@ -175,7 +180,8 @@ SOURCES: dict[str, Source] = {
         "norms.csv",
         True,
         {"split": TEXT, "k": INT, "tokens": INT}
-        | _floats("l2_mean l2_std l2_p50 l2_p90 l2_p99 l2_p999 l2_max rms_mean"),
+        | _floats("l2_mean l2_std l2_p50 l2_p90 l2_p99 l2_p999 l2_max rms_mean")
+        | _floats("log_kurtosis hill mass_top1 half_mass"),
         ["split", "k"],
         _check_norms,
     ),
