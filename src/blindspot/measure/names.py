@@ -7,4 +7,9 @@ FILES = (
     "norm_hist",
     "norm_groups",
     "norm_growth",
+    "gradients",
+    "gradient_eps",
+    "updates",
+    "update_fixed",
+    "clamp",
 )

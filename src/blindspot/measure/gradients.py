@@ -1,0 +1,229 @@
+"""What the loss says of a state's scale: gradients with respect to H_k, split along H_k.
+
+Per token, g is the gradient of the training objective with respect to H_k, times the number of
+tokens, so that a token's own loss has weight 1 / (supervised depths). Parts that are kept apart:
+
+    source   ce        the cross-entropies
+             penalty   the norm penalty
+    path     immediate    of depth k itself: its own readout and loss (the visibility lemma's case)
+             recurrence   of all trained losses at depths > k, through the loops after k
+
+With a scale-invariant readout the immediate ce is blind to the scale, in penalty cells too: there
+it is the penalty that sees it. The immediate ce is measured at depths without a loss of their own
+as well (terminal cells; `trained` is false there, and its weight 1): it is the readout's property.
+
+`gradients.csv`, one row a dtype x source x path x k, over tokens of the validation split:
+
+    trained                 whether training followed this gradient (1) or not (0)
+    dtype                   float64; float32 beside it shows the floor of rounding
+    tokens                  tokens whose gradient is not zero: |cos| has no meaning for others
+    width                   d
+    cos_abs_mean, _p50, _p90    |cos| of g and H_k, over tokens
+    cos_mean                signed: positive where descent shrinks the norm
+    cos2_mean, cos2d_mean   cos^2, and cos^2 x d (1 for a random direction)
+    radial_mean             <g, H_k> / |H_k|: change of the objective a unit of norm
+    grad_norm_mean          |g|
+    chance_cos_abs, chance_cos2     of a random direction: E|cos|, and E cos^2 = 1 / d
+
+`gradient_eps.csv`: what RMSNorm's eps adds to the immediate ce's radial part, float64, by bucket
+`norm_low` <= |H_k| < `norm_high` (half decades); depths whose readout normalizes only. Columns
+ending in `_eps0` have the readout's eps set to 0.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import gammaln
+from torch import Tensor
+
+from blindspot.measure.exits import token_nll
+from blindspot.measure.subject import Row, Subject, number
+from blindspot.model import LoopedLM
+from blindspot.objective import supervised
+from blindspot.spec import Objective
+
+SPLIT = "validation"
+COLUMNS = (
+    "split",
+    "k",
+    "source",
+    "path",
+    "trained",
+    "dtype",
+    "tokens",
+    "width",
+    "cos_abs_mean",
+    "cos_abs_p50",
+    "cos_abs_p90",
+    "cos_mean",
+    "cos2_mean",
+    "cos2d_mean",
+    "radial_mean",
+    "grad_norm_mean",
+    "chance_cos_abs",
+    "chance_cos2",
+)
+EPS_COLUMNS = (
+    "split",
+    "k",
+    "eps",
+    "norm_low",
+    "norm_high",
+    "tokens",
+    "cos_abs_mean",
+    "cos_abs_mean_eps0",
+    "radial_mean",
+    "radial_mean_eps0",
+)
+FILES = {"gradients": COLUMNS, "gradient_eps": EPS_COLUMNS}
+#: Norm buckets of `gradient_eps.csv`: edges at 10^(i / 2).
+BUCKETS_A_DECADE = 2
+#: Source, path, depth.
+Key = tuple[str, str, int]
+Numbers = NDArray[np.float64]
+
+
+class Split(NamedTuple):
+    """A gradient g against its state H, per token, each (N,), in the gradient's own precision."""
+
+    cos: Tensor
+    radial: Tensor
+    size: Tensor
+
+
+def measure(subject: Subject) -> dict[str, list[Row]]:
+    """Both files."""
+    rows = subject.sample(SPLIT, subject.settings.probe_tokens)
+    objective, eps = subject.spec.objective, subject.spec.model.norm_eps
+    found: dict[tuple[str, Key], list[Split]] = defaultdict(list)
+    buckets: dict[int, list[Numbers]] = defaultdict(list)
+    for inputs, targets in subject.chunks(rows):
+        for dtype, model in (("float64", subject.double), ("float32", subject.model)):
+            with torch.no_grad():
+                states = model(inputs)
+            for key, g in gradients(model, states, targets, objective):
+                parts = split(g, states[key[2]])
+                found[dtype, key].append(parts)
+                if dtype == "float64" and key[:2] == ("ce", "immediate"):
+                    k = key[2]
+                    if not model.readout.normalizes(k):
+                        continue
+                    exact = immediate(subject.double_without_eps, states[k], k, targets)
+                    pair = (parts, split(exact * _weight(k, objective, subject.loops), states[k]))
+                    norm = torch.linalg.vector_norm(states[k], dim=-1).flatten()
+                    columns = [norm, *(x for p in pair for x in (p.cos, p.radial))]
+                    buckets[k].append(torch.stack(columns).double().cpu().numpy())
+    trained = set(supervised(objective, subject.loops))
+    return {
+        "gradients": [
+            _row(dtype, key, key[1] == "recurrence" or key[0] == "penalty" or key[2] in trained,
+                 parts, subject.spec.model.d_model)
+            for (dtype, key), parts in found.items()
+        ],
+        "gradient_eps": [r for k, b in buckets.items() for r in eps_rows(k, eps, np.hstack(b))],
+    }  # fmt: skip
+
+
+def immediate(model: LoopedLM, state: Tensor, k: int, targets: Tensor) -> Tensor:
+    """Gradient of each token's cross-entropy, read at depth k, with respect to H_k (B, T, d)."""
+    state = state.detach().requires_grad_()
+    return torch.autograd.grad(token_nll(model, state, k, targets).sum(), state)[0]
+
+
+def gradients(
+    model: LoopedLM, states: list[Tensor], targets: Tensor, objective: Objective
+) -> Iterator[tuple[Key, Tensor]]:
+    """Each part of the objective's gradient with respect to H_1..H_K, from the last loop back.
+
+    `states` are H_0..H_K of one pass, targets (B, T); gradients have the states' shape. What comes
+    through the recurrence is carried back one loop at a time, so one loop's graph is held at most.
+    """
+    loops = len(states) - 1
+    trained = supervised(objective, loops)
+    carried: dict[str, Tensor | None] = {"ce": None}
+    if objective.penalty is not None:
+        carried["penalty"] = None
+    for k in range(loops, 0, -1):
+        if k < loops:
+            carried = _through(model, states[k], k + 1, carried)
+            for source, g in carried.items():
+                if g is not None:
+                    yield (source, "recurrence", k), g
+        own = immediate(model, states[k], k, targets) * _weight(k, objective, loops)
+        yield ("ce", "immediate", k), own
+        if k in trained:
+            carried["ce"] = own if carried["ce"] is None else carried["ce"] + own
+        if objective.penalty is not None:
+            pull = 2 * objective.penalty.weight / loops * states[k]
+            if objective.penalty.kind == "mean-square":
+                pull = pull / states[k].shape[-1]
+            yield ("penalty", "immediate", k), pull
+            held = carried["penalty"]
+            carried["penalty"] = pull if held is None else held + pull
+
+
+def _weight(k: int, objective: Objective, loops: int) -> float:
+    trained = supervised(objective, loops)
+    return 1 / len(trained) if k in trained else 1.0
+
+
+def _through(
+    model: LoopedLM, state: Tensor, k: int, gradients: Mapping[str, Tensor | None]
+) -> dict[str, Tensor | None]:
+    """Gradients with respect to `state` = H_{k-1} from those with respect to H_k."""
+    state = state.detach().requires_grad_()
+    with torch.enable_grad():
+        after = model.loop(state, k)
+    return {
+        source: None
+        if g is None
+        else torch.autograd.grad(after, state, grad_outputs=g, retain_graph=True)[0]
+        for source, g in gradients.items()
+    }
+
+
+def split(g: Tensor, state: Tensor) -> Split:
+    """The radial part of gradients g at states H (..., d), per token, NaN where g is zero."""
+    g, state = g.flatten(0, -2), state.flatten(0, -2)
+    norm, size = torch.linalg.vector_norm(state, dim=-1), torch.linalg.vector_norm(g, dim=-1)
+    # Scaled before the product: a tiny g times a large H keeps its digits.
+    cos = (g / size[:, None] * (state / norm[:, None])).sum(-1)
+    return Split(cos, (g * (state / norm[:, None])).sum(-1), size)
+
+
+def chance(width: int) -> tuple[float, float]:
+    """E|cos| and E cos^2 between a fixed and a random direction in `width` dimensions."""
+    log = gammaln(width / 2) - gammaln((width + 1) / 2)
+    return float(np.exp(log) / np.sqrt(np.pi)), 1 / width
+
+
+def _row(dtype: str, key: Key, trained: bool, parts: list[Split], width: int) -> Row:
+    cos, radial, size = (torch.cat(x).double().cpu().numpy() for x in zip(*parts, strict=True))
+    cos = cos[np.isfinite(cos)]
+    absolute = np.abs(cos)
+    numbers = [np.nan] * 6
+    if cos.size:
+        numbers = [absolute.mean(), *np.quantile(absolute, [0.5, 0.9]), cos.mean()]
+        numbers += [(cos**2).mean(), (cos**2).mean() * width]
+    numbers += [radial.mean(), size.mean(), *chance(width)]
+    source, path, k = key
+    lead = [SPLIT, k, source, path, int(trained), dtype, cos.size, width]
+    return [*lead, *map(number, numbers)]
+
+
+def eps_rows(k: int, eps: float, columns: Numbers) -> list[Row]:
+    """Rows of `gradient_eps.csv` from norm, cos, radial, cos and radial without eps: (5, N)."""
+    columns = columns[:, np.isfinite(columns).all(axis=0)]
+    place = np.floor(np.log10(columns[0]) * BUCKETS_A_DECADE).astype(int)
+    rows: list[Row] = []
+    for at in np.unique(place).tolist():
+        _, cos, radial, cos0, radial0 = columns[:, place == at]
+        low, high = (10 ** (i / BUCKETS_A_DECADE) for i in (at, at + 1))
+        means = (np.abs(cos).mean(), np.abs(cos0).mean(), radial.mean(), radial0.mean())
+        lead = [SPLIT, k, number(eps), number(low), number(high), cos.size]
+        rows.append([*lead, *map(number, means)])
+    return rows

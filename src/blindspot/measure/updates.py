@@ -1,0 +1,167 @@
+"""How a loop moves a state: the activity lemma, as an instrument and in trained models.
+
+H_{k+1} = F(H_k) with pre-norm branches: F(su) = s u + b(u) + O(1/s), u a direction, s a norm. Then
+
+    radial increment   <u_k, H_{k+1} - H_k>         -> a(u) = <u, b(u)>, whatever s
+    angular step       |u_{k+1} - u_k| x s_k        -> |b_perp(u)|,      whatever s
+
+All in float64, over tokens of the validation split; per token, then aggregated.
+
+`updates.csv`, along k in the trained model, where s and u change together: row k is the update
+from H_k to H_{k+1}, k = 0..update_loops - 1; loops beyond `trained_k` are extrapolation.
+
+    norm_mean, norm_p50             s_k
+    increment_mean                  s_{k+1} - s_k
+    radial_mean, _p50, _std         radial increment
+    update_mean                     |H_{k+1} - H_k|
+    angular_step_mean, _p50         |u_{k+1} - u_k|
+    angle_mean                      angle between them, radians
+    angular_step_norm_mean, _p50, _std      angular step x s_k
+    cos_successive_mean             cosine of this update and the one before (empty at k = 0)
+
+In cells with an inter-loop norm F sees H_k / rms(H_k): its updates do not fall with s, and the
+lemma does not speak of them.
+
+`update_fixed.csv`, at fixed u and growing s (one `norm` for all tokens), eps = 0: a check of the
+instrument, not a finding. u are the directions of H_k at depth k = `k`, the stack is applied
+without an inter-loop norm, and a(u), b_perp(u) are the sum of the branches at u itself.
+
+    radial_mean, angular_step_norm_mean         as above, at s = `norm`
+    radial_limit_mean, angular_limit_mean       a(u) and |b_perp(u)|
+    radial_rest_mean, angular_rest_mean         mean of |difference|: falls as 1 / norm
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from blindspot.measure.subject import Ids, Row, Subject, number
+from blindspot.model import Block, LoopedLM
+
+SPLIT = "validation"
+COLUMNS = (
+    "split",
+    "k",
+    "trained_k",
+    "tokens",
+    "norm_mean",
+    "norm_p50",
+    "increment_mean",
+    "radial_mean",
+    "radial_p50",
+    "radial_std",
+    "update_mean",
+    "angular_step_mean",
+    "angular_step_p50",
+    "angle_mean",
+    "angular_step_norm_mean",
+    "angular_step_norm_p50",
+    "angular_step_norm_std",
+    "cos_successive_mean",
+)
+FIXED_COLUMNS = (
+    "split",
+    "k",
+    "norm",
+    "tokens",
+    "radial_mean",
+    "radial_limit_mean",
+    "radial_rest_mean",
+    "angular_step_norm_mean",
+    "angular_limit_mean",
+    "angular_rest_mean",
+)
+FILES = {"updates": COLUMNS, "update_fixed": FIXED_COLUMNS}
+#: Norms at which F(su) is evaluated.
+NORMS = tuple(10.0**i for i in range(7))
+
+Numbers = NDArray[np.float64]
+
+
+@torch.no_grad()
+def measure(subject: Subject) -> dict[str, list[Row]]:
+    """Both files."""
+    rows = subject.sample(SPLIT, subject.settings.probe_tokens)
+    return {"updates": along(subject, rows), "update_fixed": fixed(subject, rows)}
+
+
+def unit(state: Tensor) -> Tensor:
+    """u = H / |H| over the last dimension."""
+    return state / torch.linalg.vector_norm(state, dim=-1, keepdim=True)
+
+
+def along(subject: Subject, rows: Ids) -> list[Row]:
+    """Rows of `updates.csv` of windows (n, T + 1)."""
+    loops, model = subject.settings.update_loops, subject.double
+    found: dict[int, list[Numbers]] = defaultdict(list)
+    for inputs, _ in subject.chunks(rows):
+        before, state = None, model.embed(inputs)
+        for k in range(loops):
+            after = model.loop(state, k + 1)
+            values = update(before, state, after).flatten(1)
+            found[k].append(values.cpu().numpy())
+            before, state = state, after
+    table: list[Row] = []
+    for k in range(loops):
+        s, increment, radial, size, step, successive = np.hstack(found[k])
+        scaled = step * s
+        numbers = [s.mean(), np.median(s), increment.mean()]
+        numbers += [radial.mean(), np.median(radial), radial.std(), size.mean()]
+        numbers += [step.mean(), np.median(step), (2 * np.arcsin(np.minimum(step / 2, 1))).mean()]
+        numbers += [scaled.mean(), np.median(scaled), scaled.std()]
+        last = "" if k == 0 else number(successive.mean())
+        table.append([SPLIT, k, subject.loops, s.size, *map(number, numbers), last])
+    return table
+
+
+def update(before: Tensor | None, state: Tensor, after: Tensor) -> Tensor:
+    """Of H_{k-1} (None at k = 0), H_k, H_{k+1}, each (..., d), per token, stacked to (6, ...):
+
+    s_k, s_{k+1} - s_k, radial increment, |update|, angular step, cosine of successive updates.
+    """
+    delta, u, v = after - state, unit(state), unit(after)
+    s, t = (torch.linalg.vector_norm(x, dim=-1) for x in (state, after))
+    cosine = torch.full_like(s, torch.nan)
+    if before is not None:
+        cosine = (unit(state - before) * unit(delta)).sum(-1)
+    sizes = (torch.linalg.vector_norm(x, dim=-1) for x in (delta, v - u))
+    return torch.stack([s, t - s, (u * delta).sum(-1), *sizes, cosine])
+
+
+def branches(model: LoopedLM, u: Tensor) -> Tensor:
+    """b(u) (B, T, d): all residual branches of the stack at u itself, the limit of F(su) - su."""
+    total = torch.zeros_like(u)
+    for block in cast(Iterable[Block], model.blocks):
+        total += block.attention(block.attention_norm(u)) + block.mlp(block.mlp_norm(u))
+    return total
+
+
+def fixed(subject: Subject, rows: Ids) -> list[Row]:
+    """Rows of `update_fixed.csv` of windows (n, T + 1), at the directions of H_1 and H_K."""
+    model = subject.double_without_eps
+    depths = sorted({1, subject.loops})
+    found: dict[tuple[int, float], list[Numbers]] = defaultdict(list)
+    for inputs, _ in subject.chunks(rows):
+        states = subject.double(inputs)
+        for k in depths:
+            u = unit(states[k])
+            b = branches(model, u)
+            a = (u * b).sum(-1)
+            perp = torch.linalg.vector_norm(b - a[..., None] * u, dim=-1)
+            for s in NORMS:
+                _, _, radial, _, step, _ = update(None, s * u, model.stack(s * u))
+                values = torch.stack(
+                    [radial, a, (radial - a).abs(), s * step, perp, (s * step - perp).abs()]
+                )
+                found[k, s].append(values.flatten(1).cpu().numpy())
+    table: list[Row] = []
+    for (k, s), parts in sorted(found.items()):
+        tokens = np.hstack(parts)
+        lead = [SPLIT, k, number(s), tokens.shape[1]]
+        table.append([*lead, *map(number, tokens.mean(axis=1))])
+    return table
