@@ -1,6 +1,6 @@
 # The readout blind spot in looped language models: the whole study as one graph.
 #
-#   snakemake --cores 2 --configfile studies/demo.yaml all     on this machine
+#   snakemake all --cores 2 --configfile studies/demo.yaml     on this machine
 #   snakemake --profile slurm all                              on a cluster
 #   snakemake --cores 2 figures                                redraw from results/, train nothing
 #

@@ -136,6 +136,8 @@ class Trainer:
                 self.progress.seconds = before + now - started
                 if self._logs(step):
                     self._log(step, board)
+                if step % self.spec.training.validate_every == 0 or step == self.steps:
+                    self._validate(step)
                 if self.stop and step < self.steps:
                     self._save()
                     raise InterruptedRunError(
@@ -215,8 +217,6 @@ class Trainer:
         old_step, old_seconds = (p.timing[-1][0], p.timing[-1][1]) if p.timing else (0, 0.0)
         speed = (step - old_step) * per_step / max(p.seconds - old_seconds, 1e-9)
         p.timing.append([step, round(p.seconds, 3), round(speed, 1)])
-        if step % spec.training.validate_every == 0 or step == self.steps:
-            self._validate(step)
         if board is not None:
             for k, values in enumerate(table.tolist()):
                 if k:

@@ -11,6 +11,7 @@ from snakemake.exceptions import WorkflowError
 try:
     from blindspot import catalogue
     from blindspot.errors import BlindspotError
+    from blindspot.measure import names
     from blindspot.spec import canonical
     from blindspot.study import Study
 except ImportError as error:
@@ -49,12 +50,6 @@ REPORT_ARGUMENTS = " ".join(
 PUBLISHING = {"figures", "tables", "report", "collect"}
 
 
-def asked_to_publish() -> bool:
-    targets = set(workflow.dag_settings.targets)
-    published = any(t.startswith(f"{RESULTS}/") and "/runs/" not in t for t in targets)
-    return bool(targets) and (published or targets <= PUBLISHING)
-
-
 def pending(path: Path) -> bool:
     """Whether a rule may make this file. Finished results are source files to Snakemake, so neither
     a clock nor a lost record can remake them. Jobs on other nodes skip the look: they were sent to
@@ -91,7 +86,7 @@ def collected(item) -> list[str]:
 def describe(item) -> str:
     """The caption of a table or figure in the report."""
     c = study.config
-    missing = [name for name in RUNS if name not in WANTED]
+    missing = [name for name in RUNS if name not in wanted()]
     return " ".join(
         [
             f"{item.title}. {item.caption}",
@@ -102,7 +97,6 @@ def describe(item) -> str:
     )
 
 
-PUBLISH_ONLY = study.config.runs == "finished" or asked_to_publish()
 #: Runs that have results but neither a measurement nor the weights to make one.
 IMPOSSIBLE = [
     name
@@ -112,12 +106,26 @@ IMPOSSIBLE = [
     and not measured(name).exists()
     and not weights(name).exists()
 ]
-if PUBLISH_ONLY:
-    WANTED = [n for n in RUNS if finished(n).exists() and measured(n).exists()]
-    TIMED = [s for s in study.config.sizes if throughput_of(s).exists()]
-else:
-    WANTED = [n for n in RUNS if n not in IMPOSSIBLE]
-    TIMED = list(study.config.sizes)
+
+
+def publishing() -> bool:
+    """Whether only what is there is wanted: `runs: finished`, or targets that publish. Snakemake
+    knows its targets only once the rules are read, so this is asked from input functions."""
+    targets = set(workflow.dag_settings.targets)
+    results = {t for t in targets if t.startswith(f"{RESULTS}/") and "/runs/" not in t}
+    return study.config.runs == "finished" or bool(targets and targets <= PUBLISHING | results)
+
+
+def wanted() -> list[str]:
+    """Runs that tables and figures are made of."""
+    if publishing():
+        return [n for n in RUNS if finished(n).exists() and measured(n).exists()]
+    return [n for n in RUNS if n not in IMPOSSIBLE]
+
+
+def timed() -> list[str]:
+    """Sizes whose throughput is shown."""
+    return [s for s in study.config.sizes if not publishing() or throughput_of(s).exists()]
 
 
 wildcard_constraints:

@@ -5,16 +5,16 @@ rule corpus:
     # The only rule that uses the network; compute nodes have none.
     output:
         f"{WORK}/corpora/{{corpus}}/corpus.json",
-    params:
-        spec=canonical(study.config.corpus.model_dump(mode="json")),
-        out=lambda wildcards, output: Path(output[0]).parent,
+    log:
+        f"{WORK}/logs/corpus/{{corpus}}.log",
     wildcard_constraints:
         corpus=only([study.corpus.name] if pending(study.corpus / "corpus.json") else []),
     localrule: True
-    log:
-        f"{WORK}/logs/corpus/{{corpus}}.log",
     conda:
         "../../envs/blindspot.yaml"
+    params:
+        spec=canonical(study.config.corpus.model_dump(mode="json")),
+        out=lambda wildcards, output: Path(output[0]).parent,
     message:
         "fetching corpus {wildcards.corpus}"
     shell:
@@ -26,20 +26,20 @@ rule tokens:
         study.corpus / "corpus.json",
     output:
         f"{WORK}/tokens/{{tokens}}/tokens.json",
-    params:
-        spec=canonical(study.data.model_dump(mode="json")),
-        corpus=lambda wildcards, input: Path(input[0]).parent,
-        out=lambda wildcards, output: Path(output[0]).parent,
+    log:
+        f"{WORK}/logs/tokens/{{tokens}}.log",
     wildcard_constraints:
         tokens=only([study.tokens.name] if pending(study.tokens / "tokens.json") else []),
+    conda:
+        "../../envs/blindspot.yaml"
     threads: min(CPUS, 8)
     resources:
         mem_mb=8000,
         runtime=120,
-    log:
-        f"{WORK}/logs/tokens/{{tokens}}.log",
-    conda:
-        "../../envs/blindspot.yaml"
+    params:
+        spec=canonical(study.data.model_dump(mode="json")),
+        corpus=lambda wildcards, input: Path(input[0]).parent,
+        out=lambda wildcards, output: Path(output[0]).parent,
     message:
         "tokenizing {wildcards.tokens}"
     shell:

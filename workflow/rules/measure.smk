@@ -7,8 +7,21 @@ rule measure:
         study.tokens / "tokens.json",
     output:
         f"{RESULTS}/runs/{{run}}/measure-{study.measurement_hash}/measure.json",
-        f"{RESULTS}/runs/{{run}}/measure-{study.measurement_hash}/exits.csv",
-        f"{RESULTS}/runs/{{run}}/measure-{study.measurement_hash}/norms.csv",
+        [
+            f"{RESULTS}/runs/{{run}}/measure-{study.measurement_hash}/{name}.csv"
+            for name in names.FILES
+        ],
+    log:
+        f"{WORK}/logs/measure/{{run}}.log",
+    wildcard_constraints:
+        run=only([name for name in RUNS if pending(measured(name))]),
+    conda:
+        "../../envs/blindspot.yaml"
+    threads: 1
+    resources:
+        gpu=GPUS,
+        mem_mb=16000,
+        runtime=120,
     params:
         spec=lambda wildcards: RUNS[wildcards.run].spec.canonical(),
         settings=canonical(study.config.measurement.identity()),
@@ -16,17 +29,6 @@ rule measure:
         state=lambda wildcards: study.work / "runs" / wildcards.run,
         out=lambda wildcards, output: Path(output[0]).parent,
         device=study.config.device,
-    wildcard_constraints:
-        run=only([name for name in RUNS if pending(measured(name)) and name in WANTED]),
-    threads: 1
-    resources:
-        gpu=GPUS,
-        mem_mb=16000,
-        runtime=120,
-    log:
-        f"{WORK}/logs/measure/{{run}}.log",
-    conda:
-        "../../envs/blindspot.yaml"
     message:
         "measuring {wildcards.run}"
     shell:
@@ -39,6 +41,18 @@ rule throughput:
     # Timed alone: it takes all cores here, or a whole GPU job on a cluster. It needs no weights.
     output:
         f"{RESULTS}/throughput/{{size}}-{{hash}}.csv",
+    log:
+        f"{WORK}/logs/throughput/{{size}}-{{hash}}.log",
+    wildcard_constraints:
+        size=only([s for s in study.config.sizes if pending(throughput_of(s))]),
+        hash=only([study.throughput_hash(s) for s in study.config.sizes]),
+    conda:
+        "../../envs/blindspot.yaml"
+    threads: CPUS
+    resources:
+        gpu=GPUS,
+        mem_mb=16000,
+        runtime=60,
     params:
         spec=lambda wildcards: canonical(
             {
@@ -51,18 +65,6 @@ rule throughput:
             }
         ),
         device=study.config.device,
-    wildcard_constraints:
-        size=only([s for s in TIMED if pending(throughput_of(s))]),
-        hash=only([study.throughput_hash(s) for s in TIMED]),
-    threads: CPUS
-    resources:
-        gpu=GPUS,
-        mem_mb=16000,
-        runtime=60,
-    log:
-        f"{WORK}/logs/throughput/{{size}}-{{hash}}.log",
-    conda:
-        "../../envs/blindspot.yaml"
     message:
         "timing size {wildcards.size} at every depth"
     shell:

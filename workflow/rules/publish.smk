@@ -3,21 +3,21 @@
 
 rule collect:
     input:
-        [f(name) for name in WANTED for f in (finished, measured)],
-        [throughput_of(size) for size in TIMED],
+        lambda wildcards: [f(name) for name in wanted() for f in (finished, measured)],
+        lambda wildcards: [throughput_of(size) for size in timed()],
     output:
         f"{RESULTS}/collected/study.json",
         expand("{results}/collected/{name}.csv", results=RESULTS, name=catalogue.COLLECTED),
+    log:
+        f"{WORK}/logs/publish/{study.config.study}-collect.log",
+    localrule: True
+    conda:
+        "../../envs/publish.yaml"
     params:
         configs=CONFIG_ARGUMENTS,
         override=canonical(OVERRIDE),
         identity=canonical(study.config.identity()),
         out=lambda wildcards, output: Path(output[0]).parent,
-    localrule: True
-    log:
-        f"{WORK}/logs/publish/{study.config.study}-collect.log",
-    conda:
-        "../../envs/publish.yaml"
     message:
         "collecting the results"
     shell:
@@ -37,15 +37,15 @@ rule table:
         ),
         f"{RESULTS}/tables/{{table}}.md",
         f"{RESULTS}/tables/{{table}}.tex",
+    log:
+        f"{WORK}/logs/publish/{study.config.study}-table-{{table}}.log",
+    localrule: True
+    conda:
+        "../../envs/publish.yaml"
     params:
         collected=f"{RESULTS}/collected",
         out=f"{RESULTS}/tables",
         caption=lambda wildcards: describe(catalogue.TABLES[wildcards.table]),
-    localrule: True
-    log:
-        f"{WORK}/logs/publish/{study.config.study}-table-{{table}}.log",
-    conda:
-        "../../envs/publish.yaml"
     message:
         "table {wildcards.table}"
     shell:
@@ -64,15 +64,15 @@ rule figure:
             caption="../report/figure.rst",
             labels={"figure": "{figure}"},
         ),
+    log:
+        f"{WORK}/logs/publish/{study.config.study}-figure-{{figure}}.log",
+    localrule: True
+    conda:
+        "../../envs/publish.yaml"
     params:
         collected=f"{RESULTS}/collected",
         out=f"{RESULTS}/figures",
         caption=lambda wildcards: describe(catalogue.FIGURES[wildcards.figure]),
-    localrule: True
-    log:
-        f"{WORK}/logs/publish/{study.config.study}-figure-{{figure}}.log",
-    conda:
-        "../../envs/publish.yaml"
     message:
         "figure {wildcards.figure}"
     shell:
@@ -100,13 +100,13 @@ rule report:
         rules.figures.input,
     output:
         f"{RESULTS}/report.html",
-    params:
-        configs=REPORT_ARGUMENTS,
-    localrule: True
     log:
         f"{WORK}/logs/publish/{study.config.study}-report.log",
+    localrule: True
     conda:
         "../../envs/publish.yaml"
+    params:
+        configs=REPORT_ARGUMENTS,
     message:
         "report {output}"
     shell:

@@ -9,23 +9,23 @@ rule train:
         f"{RESULTS}/runs/{{run}}/run.json",
         f"{RESULTS}/runs/{{run}}/trajectory.csv",
         f"{RESULTS}/runs/{{run}}/timing.csv",
+    log:
+        f"{WORK}/logs/train/{{run}}.log",
+    wildcard_constraints:
+        run=only([name for name in RUNS if pending(finished(name))]),
+    conda:
+        "../../envs/blindspot.yaml"
+    threads: 1
+    resources:
+        gpu=GPUS,
+        mem_mb=16000,
+        runtime=1440,
     params:
         spec=lambda wildcards: RUNS[wildcards.run].spec.canonical(),
         tokens=study.tokens,
         out=lambda wildcards, output: Path(output[0]).parent,
         state=lambda wildcards: study.work / "runs" / wildcards.run,
         device=study.config.device,
-    wildcard_constraints:
-        run=only([name for name in RUNS if pending(finished(name)) and name in WANTED]),
-    threads: 1
-    resources:
-        gpu=GPUS,
-        mem_mb=16000,
-        runtime=1440,
-    log:
-        f"{WORK}/logs/train/{{run}}.log",
-    conda:
-        "../../envs/blindspot.yaml"
     message:
         "training {wildcards.run}"
     shell:
@@ -36,5 +36,5 @@ rule train:
 
 rule runs:
     input:
-        [finished(name) for name in WANTED],
+        [finished(name) for name in RUNS],
     localrule: True
