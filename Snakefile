@@ -12,6 +12,7 @@ min_version("9.20")
 
 
 include: "workflow/rules/common.smk"
+include: "workflow/rules/messages.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/measure.smk"
@@ -24,3 +25,15 @@ rule all:
         rules.tables.input,
         rules.figures.input,
         rules.report.output,
+
+
+onstart:
+    start()
+
+
+onsuccess:
+    finish()
+
+
+onerror:
+    explain()

@@ -136,6 +136,14 @@ def figure(name: str, collected: Folder, out: Folder) -> None:
 
 
 @app.command()
+def summary(results: Folder) -> None:
+    """Print what a study showed: drift, and what depth buys."""
+    from blindspot.summary import summary as summarize
+
+    print(summarize(results))
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON schema of config.yaml, for editors."""
     from blindspot.study import Config

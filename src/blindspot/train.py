@@ -34,6 +34,9 @@ from blindspot.spec import RunSpec
 from blindspot.tokens import Tokens
 from blindspot.windows import Batches, count
 
+#: Seconds between progress lines on the terminal; the run's log has them all.
+SHOW_EVERY = 5.0
+
 
 @dataclass
 class Job:
@@ -109,6 +112,7 @@ class Trainer:
         )
         self.progress = Progress()
         self.stop = 0
+        self.shown = 0.0
 
     def _validation_windows(self) -> Tensor:
         stream, length = self.data.split("validation"), self.spec.windows.length
@@ -225,10 +229,13 @@ class Trainer:
             board.add_scalar("grad_norm", norm, step)
         left = (self.steps - step) * p.seconds / step
         last = table[-1].tolist()
+        show = p.seconds - self.shown >= SHOW_EVERY or step in (1, self.steps)
+        self.shown = p.seconds if show else self.shown
         _say(
             self.job,
             f"step {step}/{self.steps}  CE {last[0]:.3f}  norm {last[1]:.1f}  "
-            f"{speed:,.0f} tokens/s  {left / 60:.0f}:{left % 60:02.0f} left",
+            f"{speed:,.0f} tokens/s  {int(left) // 60}:{int(left) % 60:02d} left",
+            show,
         )
 
     @torch.no_grad()
@@ -332,5 +339,9 @@ def _tensorboard(trainer: Trainer) -> Iterator[Any]:
         writer.close()
 
 
-def _say(job: Job, text: str) -> None:
-    print(f"{job.name}: {text}", file=sys.stderr, flush=True)
+def _say(job: Job, text: str, show: bool = True) -> None:
+    """Tell the person at the terminal, and the run's own log, which outlives every attempt."""
+    if show:
+        print(f"{job.name}: {text}", file=sys.stderr, flush=True)
+    with open(job.state / "train.log", "a", encoding="utf-8") as log:
+        log.write(f"{provenance.now()} {text}\n")

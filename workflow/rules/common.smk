@@ -4,6 +4,7 @@ import json
 import os
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -14,6 +15,7 @@ try:
     from blindspot.measure import names
     from blindspot.spec import canonical
     from blindspot.study import Study
+    from blindspot.summary import summary
 except ImportError as error:
     raise WorkflowError(
         f"{error}: blindspot is not installed for {sys.executable}; run `make env`, then "

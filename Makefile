@@ -1,0 +1,59 @@
+# Everything from a fresh clone, into .venv/. Each target may be repeated: it does what is missing.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CORES ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())')
+# Several small trainings at once, one thread each; numerical libraries must not take all cores.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help demo env test lint lock clean
+
+help:
+	@echo "make demo   the complete small study on this machine: every table and figure, and a report"
+	@echo "make test   all tests"
+	@echo "make env    the environment alone, in $(VENV)/"
+	@echo "make lint   ruff, snakefmt, mypy, snakemake --lint"
+	@echo "make lock   resolve the dependencies anew into envs/"
+	@echo "make clean  remove what the demo made (results/demo and its state in work/)"
+
+env: $(VENV)/run.ok
+
+$(VENV)/python.ok:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"blindspot needs Python 3.11 or later, $(PYTHON) is {v.major}.{v.minor}; set PYTHON=python3.11")'
+	@echo "==> new environment in $(VENV)/"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/run.ok: $(VENV)/python.ok envs/requirements.txt pyproject.toml
+	@echo "==> installing torch, snakemake and the rest (a few minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r envs/requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+$(VENV)/dev.ok: $(VENV)/run.ok envs/requirements-dev.txt
+	@echo "==> installing what the tests need"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r envs/requirements-dev.txt
+	@touch $@
+
+demo: $(VENV)/run.ok
+	@echo "==> the demo study on $(CORES) cores; results go to results/demo/"
+	@$(BIN)/snakemake all --cores $(CORES) --quiet host reason --rerun-incomplete --configfile studies/demo.yaml
+
+test: $(VENV)/dev.ok
+	@echo "==> tests"
+	@$(BIN)/python -m pytest -n $(CORES) --dist worksteal
+
+lint: $(VENV)/dev.ok
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/snakefmt --check Snakefile workflow/rules
+	$(BIN)/mypy
+	$(BIN)/snakemake --lint
+
+lock: $(VENV)/python.ok
+	$(BIN)/python envs/lock.py
+
+clean:
+	rm -rf results/demo
+	rm -rf work/runs/0.1m work/runs/0.2m
