@@ -12,4 +12,7 @@ FILES = (
     "updates",
     "update_fixed",
     "clamp",
+    "halting",
+    "halting_curve",
+    "halting_timing",
 )

@@ -1,0 +1,107 @@
+"""A forward pass in which tokens stop early: what is frozen is not computed again.
+
+After each loop k < K a decision is taken for every token that is still active. One that stops keeps
+the state it has: in all later loops its state, in every layer, is that state, later tokens attend
+to it there, and nothing of the token is computed but its keys and values, once.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from blindspot.model import Block, LoopedLM
+from blindspot.readout import rms_normalize
+
+#: Whether to stop, (N,) bool, of logits (N, V) of the active tokens.
+Decide = Callable[[Tensor], Tensor]
+
+
+class Halted(NamedTuple):
+    """Where each token of (B, T) stopped, and its state there (B, T, d)."""
+
+    depth: Tensor
+    state: Tensor
+
+
+def run(model: LoopedLM, tokens: Tensor, decide: Decide, dense: bool = True) -> Halted:
+    """Loop until every token has stopped, at K at the latest; `model` is in evaluation mode.
+
+    As long as no token has stopped a loop is `model.loop` itself, so "never" is the plain pass bit
+    for bit. `dense=False` computes such loops token by token as well (for tests).
+    """
+    K = model.spec.loops
+    state = model.embed(tokens)
+    depth = torch.full(tokens.shape, K, device=tokens.device)
+    active = torch.ones_like(tokens, dtype=torch.bool)
+    whole, kept = True, Kept(model, state)
+    for k in range(1, K + 1):
+        plain = whole and dense
+        state = model.loop(state, k) if plain else _loop(model, state, active, kept, k)
+        # At depth K the logits are only the answer of those that are left.
+        logits = model.logits(state[active], k)
+        if k == K:
+            break
+        stops = decide(logits)
+        depth[active] = torch.where(stops, k, depth[active])
+        # masked_scatter, not indexing: one pass, and no copy of the indices to the host.
+        active = active.masked_scatter(active, ~stops)
+        left = int(active.sum())
+        whole = left == active.numel()
+        if left == 0:
+            break
+    return Halted(depth, state)
+
+
+class Kept:
+    """Keys and values of every layer for tokens (B, T), and which of them are final."""
+
+    def __init__(self, model: LoopedLM, state: Tensor) -> None:
+        B, T, d = state.shape
+        heads = model.spec.heads
+        self.blocks = list(cast(Iterable[Block], model.blocks))
+        self.pairs = [state.new_zeros(2, B, T, heads, d // heads) for _ in self.blocks]
+        self.final = torch.zeros(B, T, dtype=torch.bool, device=state.device)
+
+
+def _loop(model: LoopedLM, state: Tensor, active: Tensor, kept: Kept, k: int) -> Tensor:
+    """H_k where `active` (B, T), the state as it was elsewhere: (B, T, d)."""
+    given = state
+    if model.spec.interloop == "rms" and k > 1:
+        given = rms_normalize(state, model.spec.norm_eps)
+    fresh = ~active & ~kept.final
+    row, place = active.nonzero(as_tuple=True)
+    # Active tokens of each sequence, moved together: (B, A), A the most that one sequence has.
+    slot = (active.cumsum(1) - 1)[active]
+    widest = int(active.sum(1).max())
+    positions = active.new_zeros(len(active), widest, dtype=torch.int64)
+    positions[row, slot] = place
+    places = torch.arange(active.shape[1], device=active.device)
+    causal = (places <= positions[..., None])[:, None]
+    x, frozen = given[active], given[fresh]
+    heads = model.spec.heads
+    for block, pair in zip(kept.blocks, kept.pairs, strict=True):
+        attention = block.attention
+        if len(frozen):
+            pair[:, fresh] = _project(block, frozen)[1:]
+        q, *pair_now = _project(block, x)
+        pair[:, active] = torch.stack(pair_now)
+        queries = q.new_zeros(len(active), widest, heads, q.shape[-1])
+        queries[row, slot] = q
+        keys, values = pair.transpose(2, 3)
+        y = F.scaled_dot_product_attention(queries.transpose(1, 2), keys, values, attn_mask=causal)
+        x = x + attention.out(y.transpose(1, 2)[row, slot].flatten(1))
+        x = x + block.mlp(block.mlp_norm(x))
+    kept.final |= fresh
+    result = state.clone()
+    result[active] = x
+    return result
+
+
+def _project(block: Block, x: Tensor) -> Tensor:
+    """Queries, keys and values of tokens (N, d): (3, N, heads, d / heads)."""
+    heads = block.attention.heads
+    qkv = block.attention.qkv(block.attention_norm(x))
+    return qkv.view(len(x), 3, heads, x.shape[-1] // heads).transpose(0, 1)
