@@ -157,7 +157,7 @@ def test_zero_and_infinity_on_a_log_axis():
     assert 10 < limits[0] < 17 and 39_207 < limits[1] < 70_000
     ax.set_ylim(limits)
     cells = {"perloop-rms": style.KNOWN["perloop-rms"]}
-    panels.lines(ax, frame, "k", "y", cells, "bars")
+    panels.lines(ax, frame, "k", "y", cells, "interval")
     (line,) = [x for x in ax.get_lines() if len(x.get_xdata()) == 3 and x.get_marker() == "o"]
     assert list(line.get_ydata()) == pytest.approx([0, 17, 39_207])
     # The bar of 17 +- 40 stays on the axis, so its point does too.
@@ -176,6 +176,18 @@ def test_depths_beyond_training_are_not_joined(toy: Path):
         assert (len(beyond.get_xdata()), beyond.get_linestyle()) == (1, ":")
     notes = [t.get_text() for t in drawn("perplexity-by-depth", toy).axes[0, 0].texts]
     assert "beyond the trained K" in notes
+
+
+def test_bands_reach_from_the_lowest_to_the_highest_seed(toy: Path):
+    ax = drawn("norm-over-training", toy).axes[0, 0]
+    (band,) = [b for b in ax.collections if to_hex(b.get_facecolor()[0]).upper() == "#D55E00"]
+    t = pd.read_csv(toy / "trajectory.csv").query(
+        "size == '44m' and cell == 'perloop-rms' and k == 4 and split == 'train'"
+    )
+    path = band.get_paths()[0].vertices
+    for step, values in t.groupby("step")["norm_mean"]:
+        drawn_at = path[path[:, 0] == step][:, 1]
+        assert (drawn_at.min(), drawn_at.max()) == pytest.approx((values.min(), values.max()))
 
 
 def test_one_seed_has_no_band(tmp_path: Path):
@@ -304,7 +316,8 @@ def test_unknown_cells_have_stable_styles_none_twice():
 def test_captions_say_all(toy: Path):
     for name in FIGURES:
         text = figures.caption(name, toy)
-        for part in ("Study paper", "wikitext-103-raw-v1", "2 at 44m, 2 at 129m", "8.98"):
+        spread = "8.98" if FIGURES[name].spread == "interval" else "bands all seeds"
+        for part in ("Study paper", "wikitext-103-raw-v1", "2 at 44m, 2 at 129m", spread):
             assert part in text, name
         assert "Not shown" not in text
     assert "Protocol full" in figures.caption("frontier", toy)

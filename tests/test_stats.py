@@ -88,6 +88,7 @@ def test_over_seeds_agrees_with_a_loop_and_keeps_order():
             own = [r[value] for r in rows if (r["cell"], r["k"]) == (row["cell"], row["k"])]
             s = stats.summarize(own)
             assert row["seeds"] == s.n
+            assert (row[f"{value}_min"], row[f"{value}_max"]) == (min(own), max(own))
             for got, expected in ((row[value], s.mean), (row[f"{value}_ci"], s.ci)):
                 assert got == pytest.approx(expected, nan_ok=True)
 

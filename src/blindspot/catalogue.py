@@ -23,6 +23,8 @@ class Item:
     category: str
     caption: str
     reads: tuple[str, ...]
+    #: Of figures: `interval` draws bars of the t-interval, `range` bands over all seeds.
+    spread: str = "interval"
 
     def inputs(self) -> list[str]:
         """Names of the collected files it is a function of; nothing else may change it."""
@@ -78,6 +80,7 @@ FIGURES = _named(
         "Norm of the state after the last loop, |H_K| (L2 over the width, mean over the tokens of "
         "a training batch), by optimizer step.",
         ("trajectory",),
+        spread="range",
     ),
     Item(
         "norm-by-loop",
@@ -93,7 +96,8 @@ FIGURES = _named(
         "Perplexity by exit depth",
         "Depth",
         "Validation perplexity when the state is read after loop k. Top: all cells, logarithmic. "
-        "Bottom: the range of the cells that were trained at every exit.",
+        "Bottom: the range of the cells that were trained at every exit; triangles at the edge "
+        "are points off the scale. Exits beyond the trained K are shaded and not joined.",
         ("exits",),
     ),
     Item(
@@ -102,8 +106,9 @@ FIGURES = _named(
         "Depth",
         "Validation perplexity against measured throughput, one curve a cell over its exits. "
         "Whiskers across: quartiles of the timings. Shaded: what some measured point beats in "
-        "both speed and perplexity.",
+        "both speed and perplexity. Triangles at the edge are points off the scale.",
         ("exits", "throughput"),
+        spread="range",
     ),
     Item(
         "training-curves",
@@ -112,5 +117,6 @@ FIGURES = _named(
         "Cross-entropy at the last loop on the validation windows of the training log, by "
         "optimizer step.",
         ("trajectory",),
+        spread="range",
     ),
 )

@@ -131,10 +131,8 @@ class Collected:
         if not several:
             return "One seed a cell: no interval can be given."
         widths = ", ".join(f"{t_factor(n):.2f} at n = {n}" for n in several)
-        text = (
-            f"Intervals: half-width of the 95 % t-interval of the mean over seeds "
-            f"({widths} standard deviations)."
-        )
+        widths = widths.replace(" at", " standard deviations at", 1)
+        text = f"Intervals: half-width of the 95 % t-interval of the mean over seeds ({widths})."
         return text + (" Where one seed stands alone, none is given." if numbers.min() == 1 else "")
 
     def scored(self, perplexity: bool) -> str:

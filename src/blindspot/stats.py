@@ -73,9 +73,9 @@ def over_seeds(frame: pd.DataFrame, by: Sequence[str], values: Sequence[str]) ->
     """Mean over seeds of each of `values`, one row a group, in order of first appearance.
 
     `frame` has a `seed` column. Columns: `by`, `seeds` (how many), and for each value its mean
-    under its own name, `<value>_sd` and `<value>_ci` (half-width of the 95 % t-interval; NaN for
-    one seed). Raises ValueError when a seed stands twice in a group: that would pass rows of one
-    run off as independent.
+    under its own name, `<value>_sd`, `<value>_ci` (half-width of the 95 % t-interval; both NaN for
+    one seed), `<value>_min` and `<value>_max`. Raises ValueError when a seed stands twice in a
+    group: that would pass rows of one run off as independent.
     """
     keys = list(by)
     if frame.duplicated([*keys, "seed"]).any():
@@ -89,4 +89,6 @@ def over_seeds(frame: pd.DataFrame, by: Sequence[str], values: Sequence[str]) ->
         with np.errstate(invalid="ignore"):
             result[f"{value}_sd"] = groups[value].std(ddof=1)
         result[f"{value}_ci"] = result[f"{value}_sd"] * factor
+        result[f"{value}_min"] = groups[value].min()
+        result[f"{value}_max"] = groups[value].max()
     return result.reset_index()

@@ -42,7 +42,9 @@ def caption(name: str, collected: Path) -> str:
     parts = [item.caption, c.about(), c.seeds()]
     if {"exits", "norms"} & set(item.reads):
         parts.append(c.scored("exits" in item.reads))
-    parts.append(f"Lines are means over seeds. {c.interval()}")
+    band = item.spread == "range"
+    parts.append("Lines are means over seeds" + (", bands all seeds." if band else "."))
+    parts.append("" if band else c.interval())
     parts += [c.machine(), c.untimed()] if "throughput" in item.reads else []
     parts.append(c.missing())
     return " ".join(part for part in parts if part)

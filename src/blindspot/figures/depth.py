@@ -41,10 +41,9 @@ def live_limits(collected: Collected, part: pd.DataFrame) -> tuple[float, float]
     if finite.empty:
         return 1.0, 2.0
     near = finite[finite["ppl"] <= FAR * finite["ppl"].min()]
-    ci = near["ppl_ci"].fillna(0)
     # A wide interval of few seeds must not squeeze the curves: it may leave the panel.
     room = near["ppl"].max() - near["ppl"].min()
-    ci = ci.clip(upper=max(room, 0.02 * near["ppl"].min()) / 2)
+    ci = near["ppl_ci"].fillna(0).clip(upper=max(room, 0.02 * near["ppl"].min()) / 2)
     low, high = float((near["ppl"] - ci).min()), float((near["ppl"] + ci).max())
     margin = 0.08 * (high - low) or 0.05 * high
     return low - margin, high + 1.6 * margin
@@ -65,8 +64,8 @@ def perplexity_by_depth(collected: Collected) -> Panels:
             held = ax.get_ylim()
             inside = part["k"] <= collected.loops
             draw = partial(lines, ax, x="k", y="ppl", style=figure.style, dodge=DODGE)
-            draw(part[inside], spread="bars")
-            draw(part[~inside], spread="bars", linestyle=":", linewidth=0.9)
+            draw(part[inside], spread="interval")
+            draw(part[~inside], spread="interval", linestyle=":", linewidth=0.9)
             ax.set_ylim(held)
             loop_axis(ax, sorted(part["k"].unique()), collected.loops, named=ax is whole)
             lift = 8 if ax is whole and not inside.all() else 0

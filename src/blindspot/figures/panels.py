@@ -70,16 +70,18 @@ def lines(
     x: str,
     y: str,
     style: dict[str, CellStyle],
-    spread: Literal["band", "bars"] | None = "band",
+    spread: Literal["range", "interval"] | None = "range",
     dodge: float = 0.0,
     **over: Any,
 ) -> None:
-    """One line a cell through the means `y` over `x`, with `<y>_ci` around it where it is known.
+    """One line a cell through the means `y` over `x`, with the spread over seeds.
 
-    `frame` comes from `stats.over_seeds`. Infinite values are left out of the line; `off_scale`
-    shows them. `dodge` is the distance in x between neighbouring cells of the config, so that
-    intervals at one depth stand side by side. Long lines carry few markers, not at one place.
-    On a log axis, set the limits first.
+    `frame` comes from `stats.over_seeds`. The spread is a band from the lowest to the highest seed
+    (`range`; for curves with many points, where t-intervals of three seeds would hide each other)
+    or bars of the 95 % t-interval (`interval`). With one seed there is none. Infinite values are
+    left out of the line; `off_scale` shows them. `dodge` is the distance in x between neighbouring
+    cells of the config, so that intervals at one depth stand side by side. Long lines carry few
+    markers, not at one place. On a log axis, set the limits first.
     """
     shift = _shifts(style, dodge)
     for at, cell in enumerate(style):
@@ -88,15 +90,16 @@ def lines(
         if part.empty:
             continue
         part = part.assign(**{x: part[x] + shift[cell]})
-        ci = part[f"{y}_ci"].fillna(0).to_numpy()
-        low, high = part[y] - ci, part[y] + ci
-        if ax.get_yscale() == "log":
-            # An interval may reach below zero, where a log axis has no place: it then runs to
-            # the bottom edge instead of taking the point with it.
-            low = np.minimum(part[y], low.clip(lower=ax.get_ylim()[0]))
-        if (ci > 0).any() and spread == "band":
-            ax.fill_between(part[x], low, high, color=look.color, alpha=0.18, linewidth=0)
-        elif (ci > 0).any() and spread == "bars":
+        if spread == "range" and (part["seeds"] > 1).any():
+            low, high = part[f"{y}_min"], part[f"{y}_max"]
+            ax.fill_between(part[x], low, high, color=look.color, alpha=0.2, linewidth=0)
+        ci = part[f"{y}_ci"].fillna(0)
+        if spread == "interval" and (ci > 0).any():
+            low, high = part[y] - ci, part[y] + ci
+            if ax.get_yscale() == "log":
+                # An interval may reach below zero, where a log axis has no place: it then runs
+                # to the bottom edge instead of taking the point with it.
+                low = np.minimum(part[y], low.clip(lower=ax.get_ylim()[0]))
             reach = np.array([part[y] - low, high - part[y]])
             ax.errorbar(
                 part[x], part[y], reach, fmt="none", color=look.color, elinewidth=0.8, capsize=1.5
@@ -161,7 +164,7 @@ def log_axis(ax: Axes, which: Literal["x", "y"] = "y") -> None:
     low, high = ax.get_ylim() if which == "y" else ax.get_xlim()
     decades = np.log10(high / low)
     if decades < 0.5:
-        axis.set_major_locator(MaxNLocator(5))
+        axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     else:
         short = (1.0, 2.0, 3.0, 5.0, 7.0) if decades < 0.9 else (1.0, 2.0, 5.0)
         subs = short if decades < 1.6 else (1.0, 3.0) if decades < 2.5 else (1.0,)
@@ -216,6 +219,6 @@ def _above(ax: Axes, x: float, text: str, ha: str, lift: float = 0.0) -> None:
 def step_axis(ax: Axes, steps: pd.Series) -> None:
     """Optimizer steps from 0 to the end of training."""
     ax.set_xlim(0, steps.max() * 1.02)
-    ax.xaxis.set_major_locator(MaxNLocator(5))
+    ax.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: thousands(value)))
     ax.set_xlabel("optimizer step")

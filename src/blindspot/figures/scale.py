@@ -61,8 +61,8 @@ def norm_by_loop(collected: Collected) -> Panels:
         k = part["k"]
         draw = partial(lines, ax, x="k", y="l2_mean", style=figure.style, dodge=DODGE)
         draw(part[k <= 1], spread=None, linestyle=":", linewidth=0.9)
-        draw(part[k > loops], spread="bars", linestyle=":", linewidth=0.9)
-        draw(part[(k >= 1) & (k <= loops)], spread="bars")
+        draw(part[k > loops], spread="interval", linestyle=":", linewidth=0.9)
+        draw(part[(k >= 1) & (k <= loops)], spread="interval")
         ax.set_ylim(limits)
         loop_axis(ax, sorted(part["k"].unique()), loops)
         off_scale(ax, part, "k", "l2_mean", figure.style, lift=8 if (k > loops).any() else 0)
