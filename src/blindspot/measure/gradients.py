@@ -82,6 +82,8 @@ EPS_COLUMNS = (
 FILES = {"gradients": COLUMNS, "gradient_eps": EPS_COLUMNS}
 #: Norm buckets of `gradient_eps.csv`: edges at 10^(i / 2).
 BUCKETS_A_DECADE = 2
+#: Tokens whose graph is held at a time.
+CHUNK = 2048
 #: Source, path, depth.
 Key = tuple[str, str, int]
 Numbers = NDArray[np.float64]
@@ -101,7 +103,8 @@ def measure(subject: Subject) -> dict[str, list[Row]]:
     objective, eps = subject.spec.objective, subject.spec.model.norm_eps
     found: dict[tuple[str, Key], list[Split]] = defaultdict(list)
     buckets: dict[int, list[Numbers]] = defaultdict(list)
-    for inputs, targets in subject.chunks(rows):
+    # The graph of a loop in float64 takes tens of megabytes a thousand tokens and layer.
+    for inputs, targets in subject.chunks(rows, CHUNK):
         for dtype, model in (("float64", subject.double), ("float32", subject.model)):
             with torch.no_grad():
                 states = model(inputs)
@@ -117,15 +120,14 @@ def measure(subject: Subject) -> dict[str, list[Row]]:
                     norm = torch.linalg.vector_norm(states[k], dim=-1).flatten()
                     columns = [norm, *(x for p in pair for x in (p.cos, p.radial))]
                     buckets[k].append(torch.stack(columns).double().cpu().numpy())
-    trained = set(supervised(objective, subject.loops))
-    return {
-        "gradients": [
-            _row(dtype, key, key[1] == "recurrence" or key[0] == "penalty" or key[2] in trained,
-                 parts, subject.spec.model.d_model)
-            for (dtype, key), parts in found.items()
-        ],
-        "gradient_eps": [r for k, b in buckets.items() for r in eps_rows(k, eps, np.hstack(b))],
-    }  # fmt: skip
+    kept = set(supervised(objective, subject.loops))
+    table: list[Row] = []
+    for (dtype, key), pieces in sorted(found.items(), key=lambda item: (item[0][1][2], item[0])):
+        source, path, k = key
+        trained = source == "penalty" or path == "recurrence" or k in kept
+        table.append(_row(dtype, key, trained, pieces, subject.spec.model.d_model))
+    small = [r for k in sorted(buckets) for r in eps_rows(k, eps, np.hstack(buckets[k]))]
+    return {"gradients": table, "gradient_eps": small}
 
 
 def immediate(model: LoopedLM, state: Tensor, k: int, targets: Tensor) -> Tensor:

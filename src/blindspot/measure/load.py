@@ -22,6 +22,7 @@ def model(spec: RunSpec, weights: Path, device: torch.device) -> LoopedLM:
         raise BlindspotError(
             f"{weights}: weights of run {saved.meta['run']}, not of {spec.hash}; move the file away"
         )
-    built = LoopedLM(spec.model)
+    with torch.random.fork_rng(devices=[]):  # the initial weights are drawn only to be replaced
+        built = LoopedLM(spec.model)
     checkpoint.restore(built, None, saved, weights)
     return built.to(device).eval().requires_grad_(False)

@@ -120,7 +120,7 @@ def summary(norms: Norms, width: int) -> list[Row]:
         marks = np.quantile(values, [0.5, 0.9, 0.99, 0.999])
         spread = values.std(ddof=1) if values.size > 1 else np.nan
         positive = np.log(values[values > 0])
-        kurtosis = stats.kurtosis(positive) if np.ptp(positive) > 0 else np.nan
+        kurtosis = stats.kurtosis(positive) if positive.size and np.ptp(positive) > 0 else np.nan
         numbers = [values.mean(), spread, *marks, values.max(), values.mean() / np.sqrt(width)]
         numbers += [kurtosis, hill(values), *mass(values)]
         table.append([SPLIT, k, values.size, *map(number, numbers)])
