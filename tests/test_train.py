@@ -137,6 +137,9 @@ def test_training_learns_the_text_and_writes_what_it_did(job):
     assert result["hash"] == j.spec.hash
     assert RunSpec.model_validate(result["spec"]) == j.spec
     assert result["steps"] == 60
+    assert result["provenance"]["resumes"] == 0
+    for name, digest in result["files"].items():
+        assert files.sha256_file(j.out / name) == digest
     assert result["tokens_seen"] == 60 * 4 * 12
     assert result["parameters"] == sum(t.numel() for t in weights(j).values())
     assert result["provenance"]["versions"]["torch"].startswith(torch.__version__.split("+")[0])
@@ -295,15 +298,20 @@ def test_a_step_that_is_not_finite_is_not_applied_and_ends_the_run(value, job, m
         return result._replace(total=result.total * value) if next(calls) == 15 else result
 
     monkeypatch.setattr(training, "loss", poisoned)
-    with pytest.raises(NonFiniteError) as failed:
+    with pytest.raises(NonFiniteError) as caught:
         train(j)
-    assert failed.value.exit_code == 70
+    assert caught.value.exit_code == 70
     kept = checkpoint.checkpoints(j.state)
     for word in ("step 15", "learning_rate", str(kept[0])):
-        assert word in str(failed.value)
+        assert word in str(caught.value)
     assert kept[0].stem == "step-00000014"
+    failed = json.loads((j.out / "failed.json").read_text())
+    assert (failed["hash"], failed["step"]) == (j.spec.hash, 14)
     assert all(bool(t.isfinite().all()) for t in checkpoint.read(kept[0]).tensors.values())
-    assert not j.out.exists()
+    assert [p.name for p in j.out.iterdir()] == ["failed.json"]
+    monkeypatch.setattr(training, "loss", original)
+    train(j)
+    assert not (j.out / "failed.json").exists()
 
 
 def test_validation_leaves_training_as_it_was(job):

@@ -254,10 +254,14 @@ class Study:
     def architectures(self, size: str) -> dict[str, ModelSpec]:
         """The distinct architectures of a size by label: cells that differ in loss share one."""
         found: dict[str, ModelSpec] = {}
-        for cell in self.config.cells.values():
-            label = cell.readout + ("" if cell.interloop == "none" else "+interloop")
-            found.setdefault(label, self.model(self.config.sizes[size], cell))
+        for name, cell in self.config.cells.items():
+            found.setdefault(self.architecture(name), self.model(self.config.sizes[size], cell))
         return dict(sorted(found.items()))
+
+    def architecture(self, cell: str) -> str:
+        """The label of a cell's architecture."""
+        chosen = self.config.cells[cell]
+        return chosen.readout + ("" if chosen.interloop == "none" else "+interloop")
 
     def throughput_hash(self, size: str) -> str:
         return digest(

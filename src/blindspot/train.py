@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,7 +26,7 @@ from torch import Tensor
 from blindspot import checkpoint, provenance, trajectory
 from blindspot.device import autocast, resolve
 from blindspot.errors import BlindspotError, InterruptedRunError, NonFiniteError
-from blindspot.files import write_json, write_text
+from blindspot.files import sha256_file, write_json, write_text
 from blindspot.lock import exclusive
 from blindspot.model import LoopedLM, parameters
 from blindspot.objective import cross_entropy, loss
@@ -34,6 +34,8 @@ from blindspot.spec import RunSpec
 from blindspot.tokens import Tokens
 from blindspot.windows import Batches, count
 
+#: What a run that failed for good leaves in its result folder, so that tables can say so.
+FAILED = "failed.json"
 #: Seconds between progress lines on the terminal; the run's log has them all.
 SHOW_EVERY = 5.0
 
@@ -61,11 +63,14 @@ class Progress:
 
     step: int = 0
     seconds: float = 0.0
+    #: When training began, and how often it was taken up again.
+    started: str = field(default_factory=provenance.now)
+    resumes: int = 0
     rows: list[list[Any]] = field(default_factory=list)
     timing: list[list[Any]] = field(default_factory=list)
 
     def meta(self, spec: RunSpec) -> dict[str, Any]:
-        return {"run": spec.hash, "spec": spec.identity()} | self.__dict__
+        return {"run": spec.hash, "spec": spec.identity()} | asdict(self)
 
 
 def total_steps(spec: RunSpec, windows: int) -> int:
@@ -84,8 +89,15 @@ def train(job: Job) -> None:
         if saved is not None and saved.meta["run"] == job.spec.hash:
             _say(job, f"already trained ({weights}); writing its results again")
         else:
-            Trainer(job).run()
+            trainer = Trainer(job)
+            try:
+                trainer.run()
+            except NonFiniteError as error:
+                record = {"name": job.name, "hash": job.spec.hash, "step": trainer.progress.step}
+                write_json(job.out / FAILED, record | {"error": str(error)})
+                raise
         publish(job)
+        (job.out / FAILED).unlink(missing_ok=True)
 
 
 class Trainer:
@@ -171,9 +183,9 @@ class Trainer:
                     f"move it away, or give this run another state folder"
                 )
             checkpoint.restore(self.model, self.optimizer, saved, path)
-            self.progress = Progress(
-                **{k: saved.meta[k] for k in ("step", "seconds", "rows", "timing")}
-            )
+            kept = {f.name: saved.meta[f.name] for f in fields(Progress)}
+            self.progress = Progress(**kept)
+            self.progress.resumes += 1
             _say(self.job, f"resumes at step {self.progress.step} of {self.steps}")
             return
 
@@ -282,6 +294,7 @@ def publish(job: Job) -> None:
     write_text(job.out / "trajectory.csv", trajectory.to_csv(trajectory.COLUMNS, meta["rows"]))
     write_text(job.out / "timing.csv", trajectory.to_csv(trajectory.TIMING_COLUMNS, meta["timing"]))
     tokens = meta["step"] * spec.batch * spec.windows.length
+    csvs = [job.out / "trajectory.csv", job.out / "timing.csv"]
     write_json(
         job.out / "run.json",
         {
@@ -293,12 +306,15 @@ def publish(job: Job) -> None:
             "tokens_seen": tokens,
             "parameters": parameters(spec.model),
             "data": data.meta,
+            "files": {path.name: sha256_file(path) for path in csvs},
             "provenance": provenance.collect()
             | {
                 "device": provenance.device_name(device),
                 "threads": job.threads,
                 "precision": spec.training.precision,
+                "started": meta["started"],
                 "finished": provenance.now(),
+                "resumes": meta["resumes"],
                 "seconds": meta["seconds"],
                 "tokens_per_s": round(tokens / max(meta["seconds"], 1e-9), 1),
             },

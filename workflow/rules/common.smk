@@ -25,7 +25,7 @@ except ImportError as error:
 # Jobs must find the `blindspot` of the environment that runs this, activated or not.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
-BASE = Path(workflow.basedir) / "config.yaml"
+BASE = Path(os.path.relpath(Path(workflow.basedir) / "config.yaml"))
 OVERLAYS = [Path(os.path.relpath(p)) for p in workflow.config_settings.configfiles]
 OVERRIDE = dict(workflow.config_settings.config)
 
@@ -34,7 +34,8 @@ OVERRIDE = dict(workflow.config_settings.config)
 try:
     study = Study.load(BASE, OVERLAYS, OVERRIDE)
 except BlindspotError as error:
-    raise WorkflowError(str(error)) from None
+    # The message alone: Snakemake would put a trace through these rules around it.
+    sys.exit(f"error: {error}")
 
 RESULTS = study.results.as_posix()
 WORK = study.work.as_posix()
@@ -42,7 +43,7 @@ RUNS = {run.name: run for run in study.runs}
 #: GPUs a job asks for, where the study runs on them.
 GPUS = 1 if study.config.device == "cuda" else 0
 CPUS = workflow.resource_settings.cores or 1
-CONFIG_ARGUMENTS = " ".join(f"--config {os.path.relpath(path)}" for path in [BASE, *OVERLAYS])
+CONFIG_ARGUMENTS = " ".join(f"--config {path}" for path in [BASE, *OVERLAYS])
 REPORT_ARGUMENTS = " ".join(
     [f"--snakefile {os.path.relpath(workflow.main_snakefile)}"]
     + ([f"--configfile {' '.join(map(str, OVERLAYS))}"] if OVERLAYS else [])

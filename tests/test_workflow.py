@@ -1,0 +1,315 @@
+"""The whole workflow through Snakemake: a tiny study, checked by its values."""
+
+import csv
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from blindspot import checkpoint
+from blindspot.study import Study
+from blindspot.tokens import Tokens
+from conftest import ROOT
+from reference_model import states, token_nll
+
+TINY = {
+    "study": "tiny",
+    "device": "cpu",
+    "tokenizer": {"kind": "bpe", "vocab_size": 300},
+    "windows": {"length": 16, "stride": 8},
+    "sizes": {"nano": {"d_model": 16, "layers": 1, "heads": 2, "batch": 4}},
+    "cells": {"terminal-rms": None, "perloop-rms": None, "perloop-raw": None},
+    "grid": {"seeds": [1, 2]},
+    "model": {"loops": 2, "dropout": {"rate": 0.1, "at": ["embedding", "residual"]}},
+    "training": {
+        "epochs": None,
+        "steps": 30,
+        "learning_rate": 3.0e-3,
+        "precision": "float32",
+        "log_every": 10,
+        "validate_every": 10,
+        "validation_windows": 8,
+    },
+    "measurement": {"min_context": 8},
+    "throughput": {"batch": 2, "warmup": 1, "repeats": 3},
+}
+
+
+def snakemake(where, *arguments, check=True):
+    """Run Snakemake as a user would; its exit code and output."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(where / ".cache")}
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", "--cores", "2", *arguments],
+        cwd=where,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=900,
+    )
+    if check:
+        assert done.returncode == 0, done.stdout[-6000:]
+    return done
+
+
+def checkout(where):
+    """A copy of the files under version control, as a fresh clone has them."""
+    names = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    for name in names:
+        if (ROOT / name).is_file() and not name.startswith(("tests/", "results/")):
+            target = where / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, target)
+    return where
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """A finished tiny study in a checkout of its own, on the text of this project's licence."""
+    where = checkout(tmp_path_factory.mktemp("study"))
+    words = (ROOT / "LICENSE").read_text().split()
+    rng = np.random.default_rng(0)
+    for split, n in (("train", 3000), ("validation", 400), ("test", 300)):
+        (where / f"{split}.txt").write_text(f"{split} " + " ".join(rng.choice(words, n)))
+    corpus = {"kind": "local"} | {s: f"{s}.txt" for s in ("train", "validation", "test")}
+    (where / "tiny.yaml").write_text(yaml.safe_dump(TINY | {"corpus": corpus}, sort_keys=False))
+    done = snakemake(where, "all", "--configfile", "tiny.yaml")
+    return where, done.stdout
+
+
+def load(where, *extra):
+    """The study as the workflow sees it."""
+    here = Path.cwd()
+    os.chdir(where)
+    try:
+        return Study.load(Path("config.yaml"), [Path("tiny.yaml")], *extra)
+    finally:
+        os.chdir(here)
+
+
+def table(path):
+    with open(path) as file:
+        return list(csv.DictReader(file))
+
+
+def plain_exits(p, stream, spec, min_context):
+    """Sum of NLL at each depth, each target scored once, by a plain loop over the stream.
+
+    The window of target t is the first of those that start every (T - min_context) tokens, or
+    flush with the end, to reach it.
+    """
+    T, total = spec.context, np.zeros(spec.loops)
+    done = 1
+    while done < len(stream):
+        end = T + 1 if done == 1 else min(done + T - min_context, len(stream))
+        ids = torch.from_numpy(stream[end - T - 1 : end].astype(np.int64))[None]
+        hs = states(p, ids[:, :-1], spec)
+        for k in range(1, spec.loops + 1):
+            nll = token_nll(p, hs[k], k, ids[:, 1:], spec)[0]
+            total[k - 1] += nll[done - end :].sum().item()
+        done = end
+    return total
+
+
+def test_tables_say_what_a_plain_computation_from_the_weights_says(study):
+    where, _ = study
+    planned = load(where)
+    tokens = Tokens.open(where / planned.tokens)
+    stream = np.asarray(tokens.split("validation"))
+    ppl, norm = {}, {}
+    for run in planned.runs:
+        saved = checkpoint.read(where / "work" / "runs" / run.name / checkpoint.WEIGHTS)
+        p = {name: t.double() for name, t in saved.tensors.items()}
+        nll = plain_exits(p, stream, run.spec.model, 8)
+        ppl.setdefault(run.cell, []).append(np.exp(nll / (len(stream) - 1)))
+        n = (len(stream) // 16) * 16
+        windows = torch.from_numpy(stream[:n].astype(np.int64)).view(-1, 16)
+        norm.setdefault(run.cell, []).append(
+            [h.norm(dim=-1).mean().item() for h in states(p, windows, run.spec.model)]
+        )
+    results = where / "results/tiny"
+    main = table(results / "tables/main.csv")
+    assert [(r["size"], r["cell"], r["seeds"]) for r in main] == [
+        ("nano", cell, "2") for cell in TINY["cells"]
+    ]
+    for row in main:
+        assert row["protocol"] == "full"
+        assert float(row["ppl"]) == pytest.approx(np.mean(ppl[row["cell"]], 0)[-1], rel=1e-4)
+        assert float(row["norm"]) == pytest.approx(np.mean(norm[row["cell"]], 0)[-1], rel=1e-4)
+    depth = {
+        (r["cell"], int(r["k"])): float(r["ppl"])
+        for r in table(results / "tables/depth.csv")
+        if (r["split"], r["protocol"]) == ("validation", "full")
+    }
+    for cell, values in ppl.items():
+        for k in (1, 2):
+            assert depth[cell, k] == pytest.approx(np.mean(values, 0)[k - 1], rel=1e-4)
+
+
+def test_throughput_is_measured_for_every_cell_and_depth(study):
+    where, _ = study
+    rows = table(where / "results/tiny/collected/throughput.csv")
+    assert {(r["cell"], r["k"]) for r in rows} == {(c, k) for c in TINY["cells"] for k in "12"}
+    for row in rows:
+        assert float(row["tokens_per_s_q25"]) <= float(row["tokens_per_s"])
+        assert float(row["tokens_per_s"]) <= float(row["tokens_per_s_q75"])
+    speed = {(r["cell"], r["k"]): float(r["tokens_per_s"]) for r in rows}
+    assert speed["perloop-rms", "1"] > speed["perloop-rms", "2"]
+
+
+def test_the_report_and_the_closing_words_are_there(study):
+    where, said = study
+    html = (where / "results/tiny/report.html").read_text()
+    figures = list((where / "results/tiny/figures").glob("*.png"))
+    assert html.count(";base64,iVBOR") == len(figures) >= 5
+    assert f"Report: {(where / 'results/tiny/report.html').as_uri()}" in said
+    main = {r["cell"]: float(r["norm"]) for r in table(where / "results/tiny/tables/main.csv")}
+    assert f"{main['perloop-rms']:,.1f} in perloop-rms" in said
+
+
+def test_a_finished_study_has_nothing_to_do_whatever_happens_to_clocks_and_records(study):
+    where, _ = study
+    assert "Nothing to be done" in snakemake(where, "all", "--configfile", "tiny.yaml").stdout
+    for path in [where / "config.yaml", *(where / "results").rglob("*.csv")]:
+        os.utime(path, (1e9, 1e9) if "trajectory" in path.name else None)
+    shutil.move(where / ".snakemake", where / "records")
+    try:
+        plan = snakemake(where, "-n", "all", "--configfile", "tiny.yaml").stdout
+    finally:
+        shutil.rmtree(where / ".snakemake", ignore_errors=True)
+        shutil.move(where / "records", where / ".snakemake")
+    assert not planned_jobs(plan) & {"train", "measure", "throughput", "tokens", "corpus"}
+
+
+def planned_jobs(plan):
+    """Rule names of a dry run's job table."""
+    lines = (
+        plan.split("Job stats:")[-1].split("\n\n")[0].splitlines() if "Job stats" in plan else []
+    )
+    return {line.split()[0] for line in lines[2:] if line.strip()}
+
+
+def counts(plan):
+    lines = plan.split("Job stats:")[-1].split("\n\n")[0].splitlines()
+    return {line.split()[0]: int(line.split()[1]) for line in lines if len(line.split()) == 2}
+
+
+def test_a_changed_cell_trains_itself_alone(study):
+    where, _ = study
+    text = (
+        (where / "tiny.yaml")
+        .read_text()
+        .replace(
+            "perloop-raw: null", "perloop-raw: null\n  mine: {loss: per-loop, readout: layernorm}"
+        )
+    )
+    (where / "more.yaml").write_text(text)
+    plan = snakemake(where, "-n", "all", "--configfile", "more.yaml").stdout
+    assert {k: counts(plan)[k] for k in ("train", "measure")} == {"train": 2, "measure": 2}
+    assert plan.count("training nano/mine/seed") == 2
+    assert "tokens" not in counts(plan)
+
+
+def test_publishing_never_trains(study):
+    where, _ = study
+    (where / "five.yaml").write_text(
+        (where / "tiny.yaml").read_text().replace("- 2\n", "- 2\n  - 5\n")
+    )
+    plan = snakemake(where, "-n", "figures", "tables", "--configfile", "five.yaml").stdout
+    assert not planned_jobs(plan) & {"train", "measure", "throughput"}
+    everything = snakemake(where, "-n", "all", "--configfile", "five.yaml").stdout
+    assert counts(everything)["train"] == 3
+
+
+def test_a_fresh_clone_plans_every_run_of_the_demo(tmp_path):
+    checkout(tmp_path)
+    plan = snakemake(tmp_path, "-n", "all", "--configfile", "studies/demo.yaml").stdout
+    assert counts(plan)["train"] == 8 * 3 + 8 * 1
+    assert counts(plan)["measure"] == 32
+    assert {"corpus", "tokens", "throughput", "collect", "report"} <= planned_jobs(plan)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["all"], ["study paper is for GPUs", "make demo", "--profile slurm"]),
+        (["-n", "--config", "wieght=1", "--", "all"], ["wieght", "unknown key"]),
+        (["-n", "--config", "model={loops: 0}", "--", "all"], ["model.loops", "(got 0)"]),
+        (["-n", "all", "--configfile", "bad.yaml"], ["bad.yaml", "heads 5", "d_model 16"]),
+    ],
+)
+def test_a_bad_start_is_one_message(arguments, said, tmp_path):
+    if arguments == ["all"] and torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    checkout(tmp_path)
+    sizes = {"nano": {"d_model": 16, "layers": 1, "heads": 5, "batch": 4}}
+    (tmp_path / "bad.yaml").write_text(yaml.safe_dump({"study": "bad", "sizes": sizes}))
+    done = snakemake(tmp_path, *arguments, check=False)
+    assert done.returncode != 0
+    for word in said:
+        assert word in done.stdout
+    assert "Traceback" not in done.stdout
+    assert not (tmp_path / "results").exists()
+    assert not (tmp_path / "work").exists()
+
+
+def blindspot(where, *arguments):
+    return subprocess.run(
+        [sys.executable, "-c", "from blindspot.cli import main; main()", *arguments],
+        cwd=where,
+        text=True,
+        capture_output=True,
+        timeout=300,
+    )
+
+
+def test_a_corrupt_token_file_and_an_empty_corpus_stop_with_one_message(study, tmp_path):
+    where, _ = study
+    run = load(where).runs[0]
+    shutil.copytree(where / load(where).tokens, tmp_path / "tokens")
+    data = bytearray((tmp_path / "tokens/train.bin").read_bytes())
+    data[100] ^= 1
+    (tmp_path / "tokens/train.bin").write_bytes(data)
+    done = blindspot(
+        tmp_path,
+        *("train", "--spec", run.spec.canonical(), "--name", run.name),
+        *("--tokens", "tokens", "--out", "out", "--state", "state", "--device", "cpu"),
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: tokens/train.bin: its content was altered")
+    assert not (tmp_path / "out").exists()
+    for split in ("train", "validation", "test"):
+        (tmp_path / f"{split}.txt").write_text("" if split == "train" else split)
+    spec = {"kind": "local"} | {s: f"{s}.txt" for s in ("train", "validation", "test")}
+    done = blindspot(tmp_path, "corpus", "--spec", json.dumps(spec), "--out", "corpus")
+    assert done.returncode == 2
+    assert "train" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "corpus/corpus.json").exists()
+
+
+def test_uniform_predictions_have_a_perplexity_of_the_vocabulary(study):
+    """Zero weights say nothing, so every token has probability 1/V at every depth."""
+    from blindspot.measure import exits
+    from blindspot.model import LoopedLM
+
+    where, _ = study
+    run = load(where).runs[0]
+    model = LoopedLM(run.spec.model)
+    with torch.no_grad():
+        model.embedding.weight.zero_()
+    model.requires_grad_(False).eval()
+    stream = np.asarray(Tokens.open(where / load(where).tokens).split("test"))
+    nll, tokens = exits.nll_by_depth(model, stream, 2, 8, 4)
+    assert tokens == len(stream) - 1
+    assert [math.exp(x / tokens) for x in nll] == pytest.approx([300.0, 300.0], rel=1e-6)
