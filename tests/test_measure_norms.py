@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 import reference_model as plain
 from blindspot.measure import norms
@@ -54,6 +55,8 @@ def test_tail_measures_know_a_pareto_and_a_log_normal():
     for index in (1.5, 4.0):
         pareto = rng.pareto(index, 400_000) + 1
         assert norms.hill(pareto) == pytest.approx(index, rel=0.08)
+    values = rng.pareto(3, 500) + 1
+    assert norms.log_kurtosis(values) == pytest.approx(stats.kurtosis(np.log(values)))
     row = norms.summary(np.exp(rng.normal(size=(1, 200_000))), 4)[0]
     r = table(norms.FILES["norms"], [row])[0]
     assert abs(r["log_kurtosis"]) < 0.05

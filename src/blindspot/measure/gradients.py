@@ -30,6 +30,7 @@ as well (terminal cells; `trained` is false there, and its weight 1): it is the 
 ending in `_eps0` have the readout's eps set to 0.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -37,7 +38,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import gammaln
 from torch import Tensor
 
 from blindspot.measure.exits import token_nll
@@ -199,8 +199,8 @@ def split(g: Tensor, state: Tensor) -> Split:
 
 def chance(width: int) -> tuple[float, float]:
     """E|cos| and E cos^2 between a fixed and a random direction in `width` dimensions."""
-    log = gammaln(width / 2) - gammaln((width + 1) / 2)
-    return float(np.exp(log) / np.sqrt(np.pi)), 1 / width
+    log = math.lgamma(width / 2) - math.lgamma((width + 1) / 2)
+    return math.exp(log) / math.sqrt(math.pi), 1 / width
 
 
 def _row(dtype: str, key: Key, trained: bool, parts: list[Split], width: int) -> Row:

@@ -166,7 +166,8 @@ def measure(subject: Subject) -> dict[str, list[Row]]:
             return realise(subject, rows[split], score, threshold)
 
         limit = tried.full + math.log(target)
-        every = [*grid[:-1:STEP], grid[-1]]
+        # "Always" needs no pass of its own: every token is read at depth 1.
+        every = [*grid[1:-1:STEP], grid[-1]] if tried.nll[0].mean() > limit else grid[:1]
         threshold = first(every, partial(realised, CALIBRATION), limit)
         for variant, policy, chosen in (
             ("oracle", oracle, best(grid, partial(oracle, CALIBRATION), limit)),
