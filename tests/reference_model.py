@@ -15,7 +15,7 @@ def rms(x, gain, eps):
 
 
 def attention(x, qkv, out, heads):
-    B, T, d = x.shape
+    T, d = x.shape[1:]
     q, k, v = (x @ qkv.T).split(d, dim=-1)
     causal = torch.ones(T, T, dtype=torch.bool).tril()
     mixed = []

@@ -138,9 +138,9 @@ def test_the_real_excerpt_is_the_text_that_results_rest_on(sample):
     """Golden: when this moves, DATA_REVISION must be raised."""
     splits = corpus.read(sample)["splits"]
     assert {s: (v["documents"], v["bytes"], v["sha256"][:16]) for s, v in splits.items()} == {
-        "train": (81, 2_492_878, "fe7716fab3dc04d5"),
-        "validation": (6, 112_995, "cb971dd6dedfe394"),
-        "test": (8, 145_232, "8b61855e1496c5de"),
+        "train": (90, 2_667_659, "71a980319d97df4f"),
+        "validation": (3, 44_631, "b7f0a4b149f24f81"),
+        "test": (2, 38_815, "4be97e9e58a2ead4"),
     }
 
 

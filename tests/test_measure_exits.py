@@ -13,7 +13,7 @@ from blindspot.measure import exits
 from blindspot.measure.subject import windows
 from blindspot.spec import BpeTokenizer
 from conftest import CELLS
-from measuring import ToyTokens, parameters, streams, subject, table
+from measuring import ToyTokens, parameters, subject, table
 
 
 def measured(s):
@@ -97,17 +97,6 @@ def test_base_and_overflow():
     hopeless = exits.row("test", "full", 1, 710.0 * 10, exits.Size(10, 5, 50), 4)
     assert float(hopeless[7]) == 710.0 and hopeless[8] == hopeless[9] == "inf"
     assert exits.row("test", "full", 1, math.inf, exits.Size(10, 5, 50), 4)[6:9] == ["inf"] * 3
-
-
-@pytest.mark.parametrize("count", [1, 40, 98, 99, 500])
-def test_a_budget_scores_the_first_targets_and_says_how_many(count):
-    s = subject(settings={"score_tokens": count})
-    r = measured(s)[0]
-    whole = subject()
-    whole.tokens.splits = {k: v[: count + 1] for k, v in streams(37).items()}
-    assert r["tokens"] == min(count, 99)
-    assert r["nll"] == measured(whole)[0]["nll"]
-    assert (r["words"] == "") == (count < 99)  # this tokenizer lost the text
 
 
 def test_words_and_bytes_of_a_part_of_the_text(tmp_path):

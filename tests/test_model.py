@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from conftest import CELLS, toy_model, toy_objective
-from reference_model import read, states, token_nll, total_loss
 
 from blindspot.model import LoopedLM, parameters
 from blindspot.objective import cross_entropy, loss, norm_penalty
 from blindspot.spec import ModelSpec, Penalty
 from blindspot.study import Study
+from conftest import CELLS, toy_model, toy_objective
+from reference_model import read, states, token_nll, total_loss
 
 
 def build(spec, dtype=torch.float64, seed=0):
@@ -16,7 +16,7 @@ def build(spec, dtype=torch.float64, seed=0):
     model = LoopedLM(spec).to(dtype).eval()
     # Gains away from 1, so that a forgotten one shows.
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter.add_(torch.rand_like(parameter))
     return model, dict(model.named_parameters())

@@ -292,15 +292,13 @@ class RunSpec(Settings):
 class Measurement(Settings):
     """What is measured on a run's weights; changing it re-measures and never retrains.
 
-    Budgets are counts of tokens, rounded down to whole windows (at least one); null reads all.
+    Budgets are counts of tokens, rounded down to whole windows (at least one).
     """
 
     #: Tokens of context, at least, that a scored token of protocol `full` has (but at the start).
     min_context: Annotated[int, Field(strict=True, ge=0)] = 128
     #: Exits that are scored besides 1..K; those beyond the trained K are extrapolation.
     depths_beyond: tuple[Count, ...] = (8,)
-    #: Targets of each split, from its start, that protocol `full` scores.
-    score_tokens: Count | None = None
     #: Tokens of the validation split that the norm statistics read.
     norm_tokens: Count = 65536
     #: Tokens of the validation split for gradients and updates, in float64.

@@ -74,8 +74,7 @@ def measure(subject: Subject) -> dict[str, list[Row]]:
     rows: list[Row] = []
     for split in SPLITS:
         stream = subject.tokens.split(split)
-        kept = len(stream) if settings.score_tokens is None else settings.score_tokens + 1
-        plan = scoring(min(kept, len(stream)), subject.spec.model.context, settings.min_context)
+        plan = scoring(len(stream), subject.spec.model.context, settings.min_context)
         sums = nll_by_depth(subject, stream, plan, depths)
         for protocol, nll in sums.items():
             size = _size(subject.tokens, split, plan, protocol)
