@@ -9,15 +9,17 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+import synthetic_probes as probes
 from blindspot.revisions import MEASUREMENT_REVISION
 from blindspot.study import Run, Study
+from synthetic_probes import Probe
 
 ROOT = Path(__file__).parent.parent
 CELLS = (
@@ -46,6 +48,7 @@ class Values:
     scale: Mapping[str, tuple[float, float]]
     ppl_sd: float = 0.004
     norm_sd: float = 0.03
+    probes: Mapping[str, Probe] = field(default_factory=lambda: probes.PAPER)
 
 
 PAPER = Values(
@@ -63,7 +66,7 @@ PAPER = Values(
         "terminal-rms": [39, 180, 420, 790, 1250],
         "terminal-raw": [39, 31, 29, 30, 33],
         "terminal-rms-penalty": [39, 33, 27, 24, 22],
-        "perloop-rms": [39, 30500, 41200, 49400, 56051],
+        "perloop-rms": [39, 14000, 28100, 42100, 56051],
         "perloop-raw": [39, 22, 19, 18, 17],
         "perloop-finalnorm": [39, 36, 48, 63, 83],
         "perloop-rms-penalty": [39, 41, 38, 36, 34],
@@ -203,14 +206,16 @@ def write_run(study: Study, run: Run, values: Values, deeper: Sequence[float] = 
     pd.DataFrame(exits).to_csv(measured / "exits.csv", index=False)
 
     quantiles = {"p50": 0.95, "p90": 1.3, "p99": 1.9, "p999": 2.6, "max": 4.0}
+    probe = values.probes.get(run.cell, Probe())
     rows = [
         {"split": "validation", "k": k, "tokens": 65536, "l2_mean": s, "l2_std": 0.3 * s}
         | {f"l2_{name}": factor * s for name, factor in quantiles.items()}
-        | {"rms_mean": s / 22.6}
-        | {"log_kurtosis": 0.5, "hill": 4.0, "mass_top1": 0.05, "half_mass": 0.4}
+        | {"rms_mean": s / math.sqrt(spec.model.d_model)}
+        | {"log_kurtosis": 0.5, "hill": probe.hill, "mass_top1": 0.05, "half_mass": 0.4}
         for k, s in enumerate(norm)
     ]
     pd.DataFrame(rows).to_csv(measured / "norms.csv", index=False)
+    probes.write(measured, run, probe, ce, norm)
     done = {"run": run.name, "revision": MEASUREMENT_REVISION}
     (measured / "measure.json").write_text(json.dumps(done))
 

@@ -11,7 +11,7 @@ import pytest
 
 import synthetic
 from blindspot.catalogue import COLLECTED
-from blindspot.collect import collect
+from blindspot.collect import FILES, collect
 from blindspot.collected import Collected
 from blindspot.errors import BlindspotError
 from blindspot.study import Study
@@ -50,7 +50,7 @@ def test_rows_arrive_unchanged_in_the_order_of_the_config(clean: Path, tmp_path:
     assert list(zip(runs["cell"], runs["seed"], strict=True)) == [
         ("terminal-rms", 42), ("terminal-rms", 101), ("perloop-rms", 42), ("perloop-rms", 101)
     ]  # fmt: skip
-    for name in ("trajectory", "timing", "exits", "norms"):
+    for name in FILES:
         whole = pd.read_csv(tmp_path / f"{name}.csv")
         assert list(whole.columns[:4]) == ["size", "cell", "seed", "run"]
         total = 0
@@ -59,10 +59,13 @@ def test_rows_arrive_unchanged_in_the_order_of_the_config(clean: Path, tmp_path:
             source = pd.read_csv(file)
             total += len(source)
             own = whole[whole["run"] == run.name].drop(columns=["size", "cell", "seed", "run"])
-            keys = [c for c in ("step", "split", "protocol", "k") if c in source]
+            keys = FILES[name].keys
             expected = source.sort_values(keys, ignore_index=True)
             pd.testing.assert_frame_equal(
-                own.sort_values(keys, ignore_index=True), expected, check_exact=True
+                own.sort_values(keys, ignore_index=True),
+                expected,
+                check_exact=True,
+                check_dtype=False,
             )
         assert len(whole) == total
 
@@ -118,6 +121,34 @@ def test_gaps_are_named_with_their_reason(copy: Path, tmp_path: Path):
     assert c.study["throughput_missing"] == ["44m"]
     assert len(c.runs) == 2
     assert "terminal-rms at 44m (seed 42: not trained)" in c.missing()
+
+
+def test_a_run_that_failed_is_named_with_its_step(copy: Path, tmp_path: Path):
+    """Shown as failed, so that nobody takes the seeds that are left for all that were tried."""
+    study = study_in(copy)
+    run = study.runs[2]
+    folder = study.results / "runs" / run.name
+    shutil.rmtree(folder)
+    folder.mkdir()
+    record = {"name": run.name, "hash": run.spec.hash, "step": 14}
+    error = f"{run.name}: at step 15 the loss is nan; the step was not applied. See /scratch/me"
+    (folder / "failed.json").write_text(json.dumps(record | {"error": error}))
+    collect(study, tmp_path / "c")
+    c = Collected(tmp_path / "c")
+    reason = "failed at step 15: at step 15 the loss is nan"
+    assert c.study["missing"] == [{"run": run.name, "reason": reason}]
+    assert "perloop-rms at 44m (seed 42: failed at step 15)" in c.missing()
+    assert c.failed == {("44m", "perloop-rms"): 1}
+    (folder / "failed.json").write_text(json.dumps(record | {"hash": "0"}))
+    with pytest.raises(BlindspotError, match="not the record of run"):
+        collect(study, tmp_path / "c")
+
+
+def test_training_flops_stand_beside_each_run(clean: Path, tmp_path: Path):
+    """Against paper.md: a token costs 0.892e9 FLOPs at a terminal loss, 1.076e9 at four."""
+    collect(study_in(clean), tmp_path)
+    runs = Collected(tmp_path).runs.groupby("cell")["train_flops_per_token"].first() / 1e9
+    assert runs.round(3).to_dict() == {"terminal-rms": 0.892, "perloop-rms": 1.076}
 
 
 def test_nothing_at_all_is_an_error(tmp_path: Path):
@@ -203,6 +234,26 @@ FAULTS: list[tuple[str, Callable[[Path], None], str]] = [
     ("norms.csv", lambda path: path.write_text("a,b\n1,2\n"), "other columns"),
     ("norms.csv", edit("l2_p99", 1.0), "out of order"),
     ("norms.csv", drop("k == 0"), "k = "),
+    ("norm_hist.csv", edit("count", 10**6), "counts"),
+    ("norm_hist.csv", drop("k == 0"), "k = "),
+    ("norm_groups.csv", edit("tokens", 5), "different totals"),
+    ("norm_growth.csv", edit("growth_rest", 5.0), "not a difference"),
+    ("norm_growth.csv", edit("trained_k", 2), "trained_k 2"),
+    ("gradients.csv", edit("cos_abs_p50", 1.2), "cosine above 1"),
+    ("gradients.csv", edit("cos_abs_mean", "nan"), "cos_abs_mean nan"),
+    ("gradients.csv", drop("dtype == 'float64' and k == 2"), "k = "),
+    ("gradients.csv", edit("width", 64), "another width"),
+    ("gradient_eps.csv", edit("cos_abs_mean", "inf"), "cos_abs_mean inf"),
+    ("updates.csv", drop("k == 3"), "k = "),
+    ("updates.csv", edit("radial_mean", "nan", 5), "radial_mean nan"),
+    ("update_fixed.csv", edit("angular_rest_mean", -1.0), "angular_rest_mean -1.0"),
+    ("clamp.csv", edit("change_mean", 0.5, 2), "its other columns give"),
+    ("clamp.csv", drop("intervention == 'radial'"), "interventions"),
+    ("halting.csv", edit("scored_on", "validation"), "calibrated on"),
+    ("halting.csv", edit("mean_loops", 4.5), "above the 4 loops"),
+    ("halting.csv", edit("relative_ppl", 1.5), "its other columns give"),
+    ("halting_curve.csv", edit("mean_loops", 0.5), "mean_loops 0.5"),
+    ("halting_timing.csv", edit("speedup", 9.0), "its other columns give"),
     ("throughput", edit("device", "another GPU"), "mixes device"),
     ("throughput", edit("threads", 8), "mixes threads"),
     ("throughput", edit("precision", "float32"), "precision float32"),
@@ -217,8 +268,10 @@ def test_damaged_files_are_named_and_nothing_is_written(
 ):
     path = only(copy, name)
     damage(path)
+    # Two runs are enough to find it, and half the time.
+    study = synthetic.make_study(copy, ["44m"], ["perloop-rms"], [42, 101], 400)
     with pytest.raises(BlindspotError) as error:
-        collect(study_in(copy), tmp_path / "c")
+        collect(study, tmp_path / "c")
     assert message in str(error.value)
     assert str(path.parent if path.exists() else path) in str(error.value)
     assert not (tmp_path / "c").exists()

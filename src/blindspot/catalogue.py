@@ -8,7 +8,25 @@ are added from the collected results (`tables.caption`, `figures.caption`).
 from dataclasses import dataclass
 
 #: CSV files that `collect` writes next to `study.json`.
-COLLECTED = ("runs", "trajectory", "timing", "exits", "norms", "throughput")
+COLLECTED = (
+    "runs",
+    "trajectory",
+    "timing",
+    "exits",
+    "norms",
+    "norm_hist",
+    "norm_groups",
+    "norm_growth",
+    "gradients",
+    "gradient_eps",
+    "updates",
+    "update_fixed",
+    "clamp",
+    "halting",
+    "halting_curve",
+    "halting_timing",
+    "throughput",
+)
 
 
 @dataclass(frozen=True)

@@ -13,23 +13,27 @@ from pydantic import ValidationError
 from blindspot.collected import read_csv, refuse
 from blindspot.errors import BlindspotError
 from blindspot.files import atomic_path, read_json, sha256_file, write_json
+from blindspot.flops import training_per_token
+from blindspot.probes import PROBES
 from blindspot.revisions import MEASUREMENT_REVISION, THROUGHPUT_REVISION, TRAINING_REVISION
 from blindspot.sources import SOURCES, THROUGHPUT, Context, finite
 from blindspot.spec import RunSpec
 from blindspot.study import Run, Study
 
-LEADING = ["size", "cell", "seed", "run"]
+#: All files of a run, by the name of the table that they are gathered in.
+FILES = SOURCES | PROBES
 #: From run.json's provenance into runs.csv.
 PROVENANCE = ["device", "threads", "precision", "seconds", "tokens_per_s", "started", "finished"]
 
 
 def collect(study: Study, out: Path) -> None:
-    """Write `out/{runs,trajectory,timing,exits,norms,throughput}.csv` and, last, `study.json`.
+    """Write `out/runs.csv`, one CSV a file of `FILES`, `throughput.csv` and, last, `study.json`.
 
-    Rows are in the order of the config's sizes, cells and seeds. A run that is not trained or not
-    measured is listed under `missing`; a fault in a file that is there raises `BlindspotError`.
+    Rows are in the order of the config's sizes, cells and seeds. A run that failed, is not trained
+    or not measured is listed under `missing`; a fault in a file that is there raises
+    `BlindspotError`.
     """
-    parts: dict[str, list[pd.DataFrame]] = {name: [] for name in SOURCES}
+    parts: dict[str, list[pd.DataFrame]] = {name: [] for name in FILES}
     rows: list[dict[str, Any]] = []
     records: list[tuple[Run, dict[str, Any]]] = []
     missing: list[dict[str, str]] = []
@@ -37,7 +41,7 @@ def collect(study: Study, out: Path) -> None:
         folder = study.results / "runs" / run.name
         measured = folder / f"measure-{study.measurement_hash}"
         if not (folder / "run.json").exists():
-            missing.append({"run": run.name, "reason": "not trained"})
+            missing.append({"run": run.name, "reason": _why_not_trained(folder, run)})
             continue
         record = read_run(folder, run)
         if not (measured / "measure.json").exists():
@@ -45,7 +49,7 @@ def collect(study: Study, out: Path) -> None:
             continue
         _check_measure(measured, run)
         lead = {"size": run.size, "cell": run.cell, "seed": run.seed, "run": run.name}
-        for name, source in SOURCES.items():
+        for name, source in FILES.items():
             path = (measured if source.measured else folder) / source.file
             frame = read_csv(path, source.columns, source.keys)
             source.check(frame, Context(path, run, record["steps"]))
@@ -53,7 +57,8 @@ def collect(study: Study, out: Path) -> None:
             for at, (key, value) in enumerate(lead.items()):
                 frame.insert(at, key, value)
             parts[name].append(frame)
-        rows.append({**lead, **_run_row(record)})
+        flops = training_per_token(run.spec.model, run.spec.objective)
+        rows.append({**lead, **_run_row(record), "train_flops_per_token": flops})
         records.append((run, record))
     if not records:
         raise BlindspotError(
@@ -70,6 +75,21 @@ def collect(study: Study, out: Path) -> None:
             # Without a float format pandas writes the shortest text that reads back the same.
             table.to_csv(temporary, index=False, lineterminator="\n")
     write_json(out / "study.json", _describe(study, records, missing, untimed, throughput))
+
+
+def _why_not_trained(folder: Path, run: Run) -> str:
+    """The trainer leaves a record where a run came to its end without weights."""
+    path = folder / "failed.json"
+    if not path.exists():
+        return "not trained"
+    record = read_json(path)
+    keys = {"name": run.name, "hash": run.spec.hash}
+    if not isinstance(record, dict) or any(record.get(k) != v for k, v in keys.items()):
+        raise refuse(path, f"is not the record of run {run.name}")
+    # `step` counts the steps that were done. The message says first what happened, then what was
+    # left where on that machine, which is nothing for a table.
+    error = str(record.get("error")).removeprefix(f"{run.name}: ").partition(";")[0]
+    return f"failed at step {record.get('step', -1) + 1}: {error}"
 
 
 def read_run(folder: Path, run: Run) -> dict[str, Any]:
@@ -204,10 +224,8 @@ def _throughput(study: Study) -> tuple[pd.DataFrame, list[str]]:
         finite(frame, path, ["tokens_per_s", "tokens_per_s_q25", "tokens_per_s_q75"], above=0)
         if not ((q25 <= median) & (median <= q75)).all():
             raise refuse(path, "has a median outside its quartiles")
-        for name, cell in c.cells.items():
-            # The label of Study.architectures.
-            label = cell.readout + ("" if cell.interloop == "none" else "+interloop")
-            rows = frame[frame["architecture"] == label].sort_values("k")
+        for name in c.cells:
+            rows = frame[frame["architecture"] == study.architecture(name)].sort_values("k")
             rows.insert(0, "size", size)
             rows.insert(1, "cell", name)
             frames.append(rows)

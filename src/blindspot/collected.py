@@ -2,6 +2,7 @@
 
 import io
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -100,6 +101,12 @@ class Collected:
     def runs(self) -> pd.DataFrame:
         return self.frame("runs")
 
+    @cached_property
+    def failed(self) -> dict[tuple[str, str], int]:
+        """How many runs of a (size, cell) ended without weights; none where none did."""
+        found = [e["run"].split("/") for e in self.study["missing"] if "failed" in e["reason"]]
+        return dict(Counter((size, cell) for size, cell, _ in found))
+
     def terminal(self, cell: str) -> bool:
         """Whether only the last loop of that cell was trained to predict."""
         return any(c["name"] == cell and c["loss"] == "terminal" for c in self.study["cells"])
@@ -170,7 +177,9 @@ class Collected:
         for entry in self.study["missing"]:
             size, cell, seed = entry["run"].split("/")
             seed = seed.removeprefix("seed").split("-")[0]
-            gaps.setdefault((cell, size, entry["reason"]), set()).add(seed)
+            # The step tells one failure from another; the whole message is in study.json.
+            reason = entry["reason"].partition(":")[0]
+            gaps.setdefault((cell, size, reason), set()).add(seed)
         # One phrase for all cells that miss the same: with many gaps a list of runs says nothing.
         phrases: dict[str, list[str]] = {}
         for (cell, size, reason), seeds in gaps.items():

@@ -1,7 +1,7 @@
 """The files that runs leave behind: their columns, and what their numbers must fulfil.
 
-One `Source` a file. A new measurement that writes a CSV adds its entry here and nothing else in
-the collecting: its rows then arrive, checked, as `<name>.csv`.
+One `Source` a file. A new measurement that writes a CSV adds its entry here (or in `probes.py`,
+for diagnostics) and nothing else in the collecting: its rows then arrive, checked, as `<name>.csv`.
 """
 
 import math
@@ -49,7 +49,7 @@ def finite(frame: pd.DataFrame, path: Path, columns: list[str], above: float = -
             raise refuse(path, f"has {column} {values[bad][0]} in row {int(bad.argmax()) + 2}")
 
 
-def _depths(frame: pd.DataFrame, at: Context, by: list[str], first: int) -> None:
+def depths(frame: pd.DataFrame, at: Context, by: list[str], first: int) -> None:
     """Each group has k = first..K without a gap; deeper ones (extrapolation) may follow."""
     expected = list(range(first, at.loops + 1))
     for key, group in frame.groupby(by):
@@ -67,7 +67,7 @@ def _splits(frame: pd.DataFrame, at: Context, expected: set[str]) -> None:
 def _check_trajectory(frame: pd.DataFrame, at: Context) -> None:
     spec = at.run.spec
     _splits(frame, at, {"train", "validation"})
-    _depths(frame, at, ["split", "step"], 0)
+    depths(frame, at, ["split", "step"], 0)
     for split, every in (
         ("train", spec.training.log_every),
         ("validation", spec.training.validate_every),
@@ -100,7 +100,7 @@ def _check_timing(frame: pd.DataFrame, at: Context) -> None:
 
 def _check_exits(frame: pd.DataFrame, at: Context) -> None:
     _splits(frame, at, {"validation", "test"})
-    _depths(frame, at, ["split", "protocol"], 1)
+    depths(frame, at, ["split", "protocol"], 1)
     if "full" not in set(frame["protocol"]):
         raise refuse(at.path, "has no rows of protocol full")
     if (frame["trained_k"] != at.loops).any():
@@ -130,7 +130,7 @@ def _check_exits(frame: pd.DataFrame, at: Context) -> None:
 
 
 def _check_norms(frame: pd.DataFrame, at: Context) -> None:
-    _depths(frame, at, ["split"], 0)
+    depths(frame, at, ["split"], 0)
     if "validation" not in set(frame["split"]):
         raise refuse(at.path, "has no rows of split validation")
     ordered = ["l2_p50", "l2_p90", "l2_p99", "l2_p999", "l2_max"]
@@ -147,7 +147,8 @@ def _check_norms(frame: pd.DataFrame, at: Context) -> None:
 INT, COUNT, FLOAT, TEXT = "int64", "Int64", "float64", "str"
 
 
-def _floats(names: str) -> dict[str, str]:
+def floats(names: str) -> dict[str, str]:
+    """Columns of real numbers, from their names in one string."""
     return dict.fromkeys(names.split(), FLOAT)
 
 
@@ -156,14 +157,14 @@ SOURCES: dict[str, Source] = {
         "trajectory.csv",
         False,
         {"step": INT, "tokens": INT, "split": TEXT, "k": INT}
-        | _floats("ce norm_mean norm_p50 norm_p99 norm_max grad_norm"),
+        | floats("ce norm_mean norm_p50 norm_p99 norm_max grad_norm"),
         ["step", "split", "k"],
         _check_trajectory,
     ),
     "timing": Source(
         "timing.csv",
         False,
-        {"step": INT} | _floats("seconds tokens_per_s"),
+        {"step": INT} | floats("seconds tokens_per_s"),
         ["step"],
         _check_timing,
     ),
@@ -171,7 +172,7 @@ SOURCES: dict[str, Source] = {
         "exits.csv",
         True,
         {"split": TEXT, "protocol": TEXT, "k": INT, "tokens": INT, "words": COUNT, "bytes": COUNT}
-        | _floats("nll ce ppl word_ppl bits_per_byte")
+        | floats("nll ce ppl word_ppl bits_per_byte")
         | {"trained_k": INT},
         ["split", "protocol", "k"],
         _check_exits,
@@ -180,8 +181,8 @@ SOURCES: dict[str, Source] = {
         "norms.csv",
         True,
         {"split": TEXT, "k": INT, "tokens": INT}
-        | _floats("l2_mean l2_std l2_p50 l2_p90 l2_p99 l2_p999 l2_max rms_mean")
-        | _floats("log_kurtosis hill mass_top1 half_mass"),
+        | floats("l2_mean l2_std l2_p50 l2_p90 l2_p99 l2_p999 l2_max rms_mean")
+        | floats("log_kurtosis hill mass_top1 half_mass"),
         ["split", "k"],
         _check_norms,
     ),
@@ -190,5 +191,5 @@ SOURCES: dict[str, Source] = {
 THROUGHPUT = (
     {"architecture": TEXT, "k": INT, "batch": INT, "context": INT, "precision": TEXT}
     | {"device": TEXT, "threads": INT, "repeats": INT}
-    | _floats("tokens_per_s tokens_per_s_q25 tokens_per_s_q75 flops_per_token")
+    | floats("tokens_per_s tokens_per_s_q25 tokens_per_s_q75 flops_per_token")
 )
