@@ -1,0 +1,200 @@
+"""Snakemake jobs through submitit: arrays of Slurm, or processes on the GPUs of one machine.
+
+Snakemake imports this at each start, of each job too; so submitit is imported only on use.
+"""
+
+import json
+import re
+import secrets
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
+
+from snakemake_executor_plugin_submitit.records import (
+    Record,
+    describe,
+    submission_lock,
+    submitted,
+)
+
+#: Before this controller looked at any file.
+_STARTED = time.time()
+
+
+def _setting(default: Any, text: str) -> Any:
+    kind = int if isinstance(default, int) else str
+    return field(default=default, metadata={"help": text, "required": False, "type": kind})
+
+
+@dataclass
+class ExecutorSettings(ExecutorSettingsBase):
+    cluster: str | None = _setting(None, "slurm or local; default: slurm where there is sbatch")
+    folder: str = _setting("work/submitit", "Records and logs; every node must see it")
+    max_requeues: int = _setting(50, "How often a job may be requeued")
+    signal_delay: int = _setting(120, "Seconds between the signal and the end of a job's time")
+    env: str = _setting("HF_HUB_OFFLINE=1", "Environment of jobs: 'NAME=value NAME=value'")
+    jobs_per_gpu: int = _setting(1, "Jobs that share a GPU, with cluster local")
+
+
+common_settings = CommonSettings(
+    non_local_exec=True,
+    implies_no_shared_fs=False,
+    job_deploy_sources=False,
+    auto_deploy_default_storage_provider=False,
+    init_seconds_before_status_checks=1,
+)
+
+
+class Executor(RemoteExecutor):
+    """Submits, finds again what an earlier controller submitted, notices ends, cancels."""
+
+    def __post_init__(self) -> None:
+        self.settings = self.workflow.executor_settings
+        self.root = Path(self.settings.folder).absolute()
+        if wrong := re.search(r"[%\\\n]", str(self.root)):
+            raise WorkflowError(
+                f"{self.root}: Slurm would misread {wrong[0]!r}; use another folder"
+            )
+        (self.root / "jobs").mkdir(parents=True, exist_ok=True)
+        kind = self.settings.cluster or ("slurm" if shutil.which("sbatch") else "local")
+        try:
+            from snakemake_executor_plugin_submitit import local, slurm, task
+        except ImportError as error:
+            raise WorkflowError(f"{error}; install it with: pip install submitit") from None
+        clusters: dict[str, Any] = {"slurm": slurm.Slurm, "local": local.Local}
+        if kind not in clusters:
+            raise WorkflowError(f"submitit-cluster is {kind!r}; it can be slurm or local")
+        self.task = task
+        latency = self.workflow.execution_settings.latency_wait
+        self.cluster = clusters[kind](self.settings, self.logger, latency)
+        self.live: dict[Path, Record] = {}
+        self.next_seconds_between_status_checks = 1
+        with submission_lock(self.root):
+            wanted = {describe(self.root, job).link for job in self.dag.needrun_jobs()}
+            strangers = [job for link, job in submitted(self.root).items() if link not in wanted]
+            if strangers:
+                self.cluster.look()
+            for job in strangers:
+                if job.failure() is None and self.cluster.state(job)[0]:
+                    self.logger.warning(
+                        f"{job.name} is no part of this run, but runs: {job.job_id}"
+                    )
+
+    def run_job(self, job: Any) -> None:
+        self.run_jobs([job])
+
+    def run_jobs(self, jobs: Sequence[Any]) -> None:
+        for job in jobs:
+            self.run_job_pre(job)
+        fresh = defaultdict(list)
+        with submission_lock(self.root) as held:
+            known = submitted(self.root)
+            wanted = [(job, describe(self.root, job)) for job in jobs]
+            if any(new.link in known for _, new in wanted):
+                self.cluster.look()
+            for job, new in wanted:
+                if new.link in known and self._running(known[new.link]):
+                    self._track(job, known[new.link], "found again")
+                else:
+                    given = self.cluster.parameters(job.threads, job.resources)
+                    fresh[json.dumps(given, sort_keys=True)].append((job, new))
+            for given, group in fresh.items():
+                for start in range(0, len(group), size := self.cluster.array_size):
+                    self._submit(json.loads(given), group[start : start + size], held)
+
+    def _running(self, job: Record) -> bool:
+        """Whether to wait for a job that was submitted earlier."""
+        failure = job.failure()
+        if failure is not None:
+            # Snakemake may have looked at the outputs before the job made them.
+            return not failure and job.result.stat().st_mtime > _STARTED
+        while (state := self.cluster.state(job)[0]) and job.cancelled.exists():
+            self.logger.info(f"{job.name} ({job.job_id}) was cancelled; waiting for its end")
+            self.cluster.cancel([job])
+            time.sleep(5)
+            self.cluster.look()
+        return bool(state)
+
+    def _submit(
+        self, given: dict[str, Any], group: Sequence[tuple[Any, Record]], held: int
+    ) -> None:
+        folder = self.root / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
+        folder.mkdir()
+        for index, (job, new) in enumerate(group):
+            new.folder, new.index = folder, index
+            call = self.task.DelayedSubmission(
+                self.task.Task(
+                    name=new.name,
+                    command=self.format_job_exec(job),
+                    cancelled=new.cancelled,
+                    grace=0.8 * self.settings.signal_delay,
+                    max_requeues=self.settings.max_requeues,
+                    env=dict(pair.split("=", 1) for pair in self.settings.env.split()),
+                )
+            )
+            call.set_timeout(job.resources.get("runtime") or 10**6, self.settings.max_requeues)
+            call.dump(folder / f"{index}.pkl")
+            new.save()
+            self.live[new.link] = new
+        try:
+            self.cluster.submit([new for _, new in group], given, held)
+        except RuntimeError as refusal:
+            for job, new in group:
+                self._end(SubmittedJobInfo(job), new, f"refused: {refusal}")
+        else:
+            for job, new in group:
+                self._track(job, new, "submitted")
+
+    def _track(self, job: Any, record: Record, how: str) -> None:
+        self.live[record.link] = record
+        self.logger.info(f"{record.name} {how} as {record.job_id}, log: {record.log}")
+        info = SubmittedJobInfo(job, external_jobid=record.job_id, aux={"record": record})
+        self.report_job_submission(info)
+
+    def _end(self, info: SubmittedJobInfo, record: Record, failure: str) -> None:
+        self.live.pop(record.link).link.unlink(missing_ok=True)
+        if failure:
+            logs = [str(record.log)] if record.log.exists() else []
+            self.report_job_error(info, msg=f"{record.name}: {failure}. ", aux_logs=logs)
+        else:
+            self.report_job_success(info)
+
+    async def check_active_jobs(
+        self, active_jobs: list[SubmittedJobInfo]
+    ) -> AsyncGenerator[SubmittedJobInfo, None]:
+        news = self.cluster.poll()
+        for folder in {info.aux["record"].folder for info in active_jobs}:
+            with suppress(OSError):  # an NFS client looks anew at a folder that it has changed
+                folder.chmod(folder.stat().st_mode)
+        for info in active_jobs:
+            job, failure = info.aux["record"], info.aux["record"].failure()
+            if failure is None and news:
+                state, reason = self.cluster.state(job)
+                job.ended = None if state else job.ended or time.monotonic()
+                if job.ended and time.monotonic() - job.ended >= self.cluster.patience:
+                    seen = job.log.exists()
+                    failure = reason if seen else f"{reason}; can its node see {job.folder}?"
+            if failure is None:
+                yield info
+            else:
+                self._end(info, job, failure)
+
+    def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
+        # Not those given: they are none while the other thread looks at them.
+        jobs = list(self.live.values())
+        for job in jobs:
+            job.cancelled.touch()
+        if any(job.job_id.startswith("_") for job in jobs):
+            self.cluster.look()  # for submissions that were cut short
+            jobs = [job for job in jobs if self.cluster.state(job)[0]]
+        self.cluster.cancel(jobs)

@@ -1,0 +1,108 @@
+"""What a controller leaves behind for the next one, should it die: links and folders.
+
+- `jobs/<name>.<hash>` links to the submission of a job: `<batch>/<index>.pkl`. Written first.
+- `<batch>/job_id` is the scheduler's answer.
+- `<batch>/<index>.cancel` says that the user does not want this job any more.
+- `<batch>/<job id>_*` are submitit's logs and results.
+"""
+
+import fcntl
+import hashlib
+import json
+import pickle
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+def lock(path: Path, wait: bool = False) -> Any:
+    """The open file, locked until the last process that has it open ends; None if it is taken."""
+    handle = path.open("a")
+    with suppress(BlockingIOError):
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        return handle
+    return handle.close()
+
+
+@dataclass
+class Record:
+    """A job of Snakemake, and where it was submitted: the `index`-th of a batch, in `folder`."""
+
+    link: Path
+    folder: Path = Path()
+    index: int = 0
+    #: When the scheduler was first heard to say that it has ended, although there is no result.
+    ended: float | None = None
+    answer: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.link.stem
+
+    @property
+    def job_id(self) -> str:
+        """The scheduler's id, ending in the index; starts with "_" until that has answered."""
+        with suppress(FileNotFoundError):
+            self.answer = self.answer or (self.folder / "job_id").read_text()
+        return f"{self.answer}_{self.index}"
+
+    def set_job_id(self, answer: str) -> None:
+        """Write down the scheduler's answer, for all jobs of this batch."""
+        temporary = self.folder / ".job_id"
+        temporary.write_text(answer)
+        temporary.replace(self.folder / "job_id")
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"{self.job_id}_0_log.out"
+
+    @property
+    def result(self) -> Path:
+        return self.folder / f"{self.job_id}_0_result.pkl"
+
+    @property
+    def cancelled(self) -> Path:
+        return self.folder / f"{self.index}.cancel"
+
+    def save(self) -> None:
+        temporary = self.link.with_name(f".{self.link.name}")
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(Path("..", self.folder.name, f"{self.index}.pkl"))
+        temporary.replace(self.link)
+
+    def failure(self) -> str | None:
+        """Why the job failed, "" if it did not, None while it has no (whole) result."""
+        with suppress(OSError, EOFError, pickle.UnpicklingError):
+            verdict, value = pickle.loads(self.result.read_bytes())
+            last = str(value).strip().splitlines()[-1]
+            return "" if verdict == "success" else last.partition(": ")[2] or last
+        return None
+
+
+def describe(root: Path, job: Any) -> Record:
+    """The record of a job by its name (rule and wildcards), what it makes and its parameters."""
+    parts, params = ["group", job.jobid], {}
+    if not job.is_group():
+        parts, plain = [job.rule.name, *job.wildcards], (str, int, float, Path)
+        params = {key: str(value) for key, value in job.params.items() if isinstance(value, plain)}
+    name = re.sub(r"[^\w.+]+", "-", "-".join(map(str, parts)), flags=re.ASCII)[:150]
+    identity = json.dumps([name, sorted(map(str, job.output)), params], sort_keys=True)
+    return Record(root / "jobs" / f"{name}.{hashlib.sha256(identity.encode()).hexdigest()[:16]}")
+
+
+def submitted(root: Path) -> dict[Path, Record]:
+    """All jobs that were submitted, and that no controller has seen ending, by their link."""
+    links = [path for path in (root / "jobs").iterdir() if not path.name.startswith(".")]
+    targets = {link: link.readlink() for link in links}
+    return {k: Record(k, root / to.parent.name, int(to.stem)) for k, to in targets.items()}
+
+
+@contextmanager
+def submission_lock(root: Path) -> Iterator[int]:
+    """One controller submits at a time. An sbatch inherits the descriptor, so that the lock
+    outlives a controller which is killed while its submission is under way."""
+    with lock(root / "submit.lock", wait=True) as handle:
+        yield handle.fileno()

@@ -1,0 +1,156 @@
+"""Slurm: jobs of equal resources become one array, and one squeue tells of all of them."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import submitit
+from snakemake_interface_common.exceptions import WorkflowError
+
+from snakemake_executor_plugin_submitit.records import Record
+from snakemake_executor_plugin_submitit.task import TASK
+
+POLL_SECONDS = 30.0
+#: Seconds between attempts to get an answer that must come.
+DELAYS = (2, 4, 8, 16, 32, 60, 60, 60)
+_BUSY = "timed out|unable to contact|temporarily|connection|zero bytes|standby|communication|again"
+#: Why a job can never start.
+_NEVER = re.compile(r"PartitionTimeLimit|PartitionNodeLimit|BadConstraints|Invalid\w+|\w+PerJob\w*")
+#: How a job can end without a result, if not unforeseen.
+_ENDED = {
+    "CANCELLED": "cancelled, not by this workflow",
+    "OUT_OF_MEMORY": "out of memory; ask for more with mem_mb",
+    "TIMEOUT": "time limit: it was not stopped and requeued in time",
+    **dict.fromkeys(("BOOT_FAIL", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "REVOKED"), ""),
+}
+_INHERITED = re.compile(
+    r"(SLURM|SLURMD|SRUN|SBATCH|SUBMITIT)_(?!CONF$).*|(CUDA|ROCR)_VISIBLE_DEVICES"
+    r"|GPU_DEVICE_ORDINAL|MASTER_(ADDR|PORT)|(LOCAL_)?(RANK|WORLD_SIZE)"
+)
+
+
+def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without traces of a job that the controller may itself run in."""
+    return {key: value for key, value in environ.items() if not _INHERITED.fullmatch(key)}
+
+
+def ask(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command of Slurm, out of reach of the terminal's Ctrl-C."""
+    kept = {"capture_output": True, "text": True, "check": False, "start_new_session": True}
+    return subprocess.run(command, **kept, **options)
+
+
+class Slurm:
+    """Submits, knows what the queue said last, cancels."""
+
+    def __init__(self, settings: Any, logger: Any, latency: float) -> None:
+        if not shutil.which("sbatch"):
+            raise WorkflowError("there is no sbatch here: start on a login node of the cluster")
+        found = re.search(r"MaxArraySize\s*=\s*(\d+)", ask(["scontrol", "show", "config"]).stdout)
+        self.array_size = max(1, int(found[1])) if found else 1000
+        #: A result may come so many seconds after the queue has said that its job ended.
+        self.patience = max(POLL_SECONDS + 5, latency)
+        self.settings, self.logger, self.asked = settings, logger, float("-inf")
+        self.queue: dict[str, tuple[str, str, str]] = {}
+
+    def parameters(self, threads: int, resources: Mapping[str, Any]) -> dict[str, Any]:
+        """What to ask Slurm for; resources have the names of the official plugin."""
+        options = {"time": "runtime", "partition": "slurm_partition", "account": "slurm_account"}
+        for name in ("qos", "constraint", "gres"):
+            options[name] = name if resources.get(name) else f"slurm_{name}"
+        given = {name: resources[old] for name, old in options.items() if resources.get(old)}
+        if resources.get("mem_mb"):
+            given["mem"] = f"{resources['mem_mb']}M"
+        if not resources.get("gpu"):
+            given.pop("gres", None)
+        elif "gres" not in given:
+            model = resources.get("gpu_model")
+            given["gpus_per_node"] = f"{model}:{resources['gpu']}" if model else resources["gpu"]
+        return given | {"cpus_per_task": threads, "extra": resources.get("slurm_extra") or ""}
+
+    def submit(self, jobs: Sequence[Record], given: Mapping[str, Any], held: int) -> None:
+        """Submit an array, again if Slurm is busy. RuntimeError has the reason of a refusal."""
+        folder, name = jobs[0].folder, jobs[0].name
+        options = {"time": None, **given}
+        extra = shlex.split(options.pop("extra"))
+        executor = submitit.SlurmExecutor(folder)
+        executor.update_parameters(
+            job_name=name if len(jobs) == 1 else name.partition("-")[0],
+            comment=folder.name,
+            signal_delay_s=min(self.settings.signal_delay, 30 * int(options["time"] or 10**6)),
+            array_parallelism=len(jobs),
+            stderr_to_stdout=True,
+            wckey=None,
+            additional_parameters={"requeue": True},
+            # srun has not taken this from sbatch since 22.05, and would bind to one CPU.
+            srun_args=[f"--cpus-per-task={options['cpus_per_task']}"],
+            **options,
+        )
+        executor.parameters["map_count"] = len(jobs)
+        # Until Python can handle it, a signal must not end the job.
+        start = f"trap '' USR2 TERM; exec {shlex.join([*TASK, str(folder)])}"
+        script = folder / "sbatch.sh"
+        script.write_text(executor._make_submission_file_text(f"sh -c {shlex.quote(start)}", ""))
+        command, env = ["sbatch", "--parsable", *extra, str(script)], clean_environment(os.environ)
+        for seconds in (*DELAYS, None):
+            done = ask(command, env=env, pass_fds=[held])
+            if not done.returncode:
+                return jobs[0].set_job_id(done.stdout.strip().partition(";")[0])
+            reason = done.stderr.strip().rpartition("error: ")[2]
+            if seconds is None or not re.search(_BUSY, done.stderr, re.IGNORECASE):
+                raise RuntimeError(reason)
+            self.logger.warning(f"Slurm is busy, asking again in {seconds} s: {reason}")
+            time.sleep(seconds)
+            self.look()
+            if self.state(jobs[0])[0]:  # it had come, only the answer was lost
+                return None
+
+    def poll(self) -> bool:
+        """Whether there is news; asks for all jobs together, and not too often."""
+        return time.monotonic() - self.asked >= POLL_SECONDS and self._ask()
+
+    def look(self) -> None:
+        """Know the queue as it is now. Without an answer nothing may be submitted."""
+        for seconds in DELAYS:
+            if self._ask():
+                return
+            self.logger.warning(f"squeue does not answer, asking again in {seconds} s")
+            time.sleep(seconds)
+        raise WorkflowError("squeue does not answer; start again when Slurm does")
+
+    def _ask(self) -> bool:
+        self.asked = time.monotonic()
+        command = ["squeue", "--me", "--array", "--noheader", "--states=all"]
+        try:
+            done = ask([*command, "--format=%i|%T|%r|%k"], timeout=60)
+        except subprocess.TimeoutExpired:
+            return False
+        rows = [row for line in done.stdout.splitlines() if len(row := line.split("|", 3)) == 4]
+        if not done.returncode:
+            self.queue = {job: (state, reason, comment) for job, state, reason, comment in rows}
+        return not done.returncode
+
+    def state(self, job: Record) -> tuple[str, str]:
+        """State of a job, and the reason for it; "" if by what the queue said last it has ended."""
+        if job.job_id.startswith("_"):
+            # Submitted, perhaps, by a controller that did not live to write down the answer.
+            for job_id, (_, _, comment) in self.queue.items():
+                if comment == job.folder.name:
+                    job.set_job_id(job_id.partition("_")[0])
+        state, reason, _ = self.queue.get(job.job_id, ("", "", ""))
+        if state in _ENDED:
+            return "", _ENDED[state] or f"{state}, without a result"
+        if state == "PENDING" and _NEVER.fullmatch(reason):
+            self.cancel([job])
+            return "", f"can never start: {reason}"
+        return state, reason if state else "lost: not in the queue any more, without a result"
+
+    def cancel(self, jobs: Sequence[Record]) -> None:
+        known = [job.job_id for job in jobs]
+        for start in range(0, len(known), 500):
+            ask(["scancel", *known[start : start + 500]])
