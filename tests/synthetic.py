@@ -31,7 +31,18 @@ CELLS = (
     "terminal-rms-penalty",
     "perloop-rms-penalty",
 )
-INTERLOOP = {
+PENALTY = {"kind": "mean-square", "weight": 0.01}
+SMALL_INIT = {
+    "perloop-rms-std0.02": {"loss": "per-loop", "readout": "rms", "init_std": 0.02},
+    "perloop-raw-std0.02": {"loss": "per-loop", "readout": "raw", "init_std": 0.02},
+    "perloop-rms-penalty-std0.02": {
+        "loss": "per-loop", "readout": "rms", "penalty": PENALTY, "init_std": 0.02
+    },
+    "terminal-rms-std0.02": {"loss": "terminal", "readout": "rms", "init_std": 0.02},
+}  # fmt: skip
+#: Cells of studies/init.yaml.
+INIT = [name for cell in SMALL_INIT for name in (cell.removesuffix("-std0.02"), cell)]
+EXTRA = SMALL_INIT | {
     "perloop-rms-interloop": {"loss": "per-loop", "readout": "rms", "interloop": "rms"},
 }
 COUNTS = {"validation": (240_000, 110_000, 560_000), "test": (270_000, 124_000, 630_000)}
@@ -85,6 +96,10 @@ TOY = Values(
         "perloop-finalnorm": [77.7, 69.6, 70.8, 73.3],
         "perloop-rms-penalty": [64.2, 63.0, 64.1, 66.6],
         "perloop-rms-interloop": [60.0, 59.5, 59.6, 59.8],
+        "perloop-rms-std0.02": [32.2, 30.6, 30.5, 30.9],
+        "perloop-raw-std0.02": [31.1, 30.2, 30.4, 31.3],
+        "perloop-rms-penalty-std0.02": [32.0, 30.5, 30.4, 30.7],
+        "terminal-rms-std0.02": [9.0e4, 2.0e3, 210.0, 33.0],
     },
     norm={
         "terminal-rms": [14, 260, 330, 390, 440],
@@ -95,6 +110,10 @@ TOY = Values(
         "perloop-finalnorm": [14, 7.0, 7.1, 7.5, 7.8],
         "perloop-rms-penalty": [14, 23, 22, 21, 19],
         "perloop-rms-interloop": [14, 60, 58, 57, 57],
+        "perloop-rms-std0.02": [0.3, 34, 46, 58, 69],
+        "perloop-raw-std0.02": [0.3, 34, 36, 39, 41],
+        "perloop-rms-penalty-std0.02": [0.3, 21, 20, 20, 19],
+        "terminal-rms-std0.02": [0.3, 30, 41, 50, 58],
     },
     speed=[9_000, 4_700, 3_200, 2_400],
     scale={"44m": (1.0, 1.0), "129m": (0.85, 1.4)},
@@ -116,7 +135,7 @@ def make_study(
         override={
             "results": str(folder),
             "sizes": dict.fromkeys(sizes),
-            "cells": {name: INTERLOOP.get(name) for name in cells},
+            "cells": {name: EXTRA.get(name) for name in cells},
             "grid": {"seeds": list(seeds)},
             "training": {"steps": steps, "epochs": None, "log_every": 50, "validate_every": 200},
             **override,

@@ -117,10 +117,8 @@ def _gradients(run: Run, probe: Probe, noise: np.ndarray) -> pd.DataFrame:
         )
 
     for k in range(1, loops + 1):
-        normalizes = run.spec.model.readout in ("rms", "layernorm") or (
-            run.spec.model.readout == "final-only-rms" and k == loops
-        )
-        cos = 1e-16 if normalizes and probe.cos > 1e-6 else probe.cos
+        last = run.spec.model.readout == "final-only-rms" and k == loops
+        cos = 1e-16 if last else probe.cos
         for dtype, floor in (("float64", 0.0), ("float32", 6e-9)):
             add(k, "ce", "immediate", dtype, max(cos, floor), not terminal or k == loops)
             if k < loops:

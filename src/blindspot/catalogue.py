@@ -90,6 +90,17 @@ TABLES = _named(
     ),
 )
 
+#: The ledger, `claims.csv` and `claims.md` (claims.py).
+CLAIMS = Item(
+    "claims",
+    "Ledger of the paper's claims",
+    "Claims",
+    "What the paper claims, what it reports, what was measured here (mean over seeds with its "
+    "interval), and whether that fulfils a criterion that was written down before. Perplexities "
+    "are of the validation split, protocol full; halting is scored on the test split.",
+    ("exits", "norms", "gradients", "updates", "clamp", "halting", "throughput"),
+)
+
 FIGURES = _named(
     Item(
         "norm-over-training",

@@ -29,13 +29,14 @@ def t_factor(n: int) -> float:
 @dataclass(frozen=True)
 class Summary:
     """Mean of `n` values; `sd` (ddof 1), `sem` and `ci` (half-width of the 95 % t-interval) are
-    NaN for n < 2 and where a value is infinite."""
+    NaN for n < 2 and where a value is infinite. `infinite` counts those."""
 
     n: int
     mean: float
     sd: float
     sem: float
     ci: float
+    infinite: int = 0
 
     @property
     def low(self) -> float:
@@ -52,9 +53,10 @@ def summarize(values: Sequence[float] | np.ndarray | pd.Series) -> Summary:
     if x.ndim != 1 or x.size == 0 or np.isnan(x).any():
         raise ValueError(f"expected at least one number and no NaN, got {x!r}")
     n = x.size
-    mean = float(x.mean())
+    with np.errstate(invalid="ignore"):
+        mean = float(x.mean())
     sd = float(x.std(ddof=1)) if n > 1 and np.isfinite(x).all() else nan
-    return Summary(n, mean, sd, sd / sqrt(n), sd * t_factor(n))
+    return Summary(n, mean, sd, sd / sqrt(n), sd * t_factor(n), int(np.isinf(x).sum()))
 
 
 def paired(ours: Mapping[int, float], reference: Mapping[int, float]) -> Summary:
