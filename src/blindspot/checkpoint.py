@@ -9,6 +9,7 @@ masks are functions of (seed, step), so a step number is all the further state t
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +34,7 @@ class Checkpoint(NamedTuple):
     meta: dict[str, Any]
 
 
-def write(path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+def write(path: Path, tensors: Mapping[str, Tensor], meta: dict[str, Any]) -> None:
     """Write tensors and metadata as one file, atomically."""
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     text = json.dumps(meta, sort_keys=True)
@@ -65,7 +66,7 @@ def read(path: Path, device: str | torch.device = "cpu") -> Checkpoint:
     return Checkpoint({name: t.to(device) for name, t in tensors.items()}, meta)
 
 
-def _digest(tensors: dict[str, Tensor], text: str) -> str:
+def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
     total = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         total.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())

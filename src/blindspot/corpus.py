@@ -50,8 +50,8 @@ EXCERPT = (
 )
 EXCERPT_SHA256 = "a53f4648dec40467ebdcbc7a1307eddb51fe6e28e9309f6ebde81ba0d04bea2d"
 #: Below the first, an article's hash puts it into validation; below the second, into test. Chosen
-#: so that each gets about 40 kB of whole articles: scoring all of a split at every depth, once a run,
-#: is a good part of the demo's time.
+#: so that each gets about 40 kB of whole articles: scoring all of a split at every depth, once a
+#: run, is a good part of the demo's time.
 VALIDATION_SHARE, TEST_SHARE = 0.03, 0.0572
 
 WAYS_OUT = (

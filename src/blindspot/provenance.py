@@ -29,6 +29,11 @@ def collect() -> dict[str, Any]:
     }
 
 
+def has_gpu() -> bool:
+    """Whether this machine shows a GPU; asks the device files, so torch is not needed."""
+    return any(Path(p).exists() for p in ("/dev/nvidia0", "/dev/nvidiactl", "/dev/kfd"))
+
+
 def device_name(device: Any) -> str:
     """The model name of a torch device: of the GPU, or of the processor."""
     import torch

@@ -10,7 +10,7 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 try:
-    from blindspot import catalogue
+    from blindspot import catalogue, provenance
     from blindspot.errors import BlindspotError
     from blindspot.measure import names
     from blindspot.spec import canonical
@@ -23,7 +23,7 @@ except ImportError as error:
     ) from None
 
 # Jobs must find the `blindspot` of the environment that runs this, activated or not.
-os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+os.environ.update(PATH=os.pathsep.join([str(Path(sys.executable).parent), *os.get_exec_path()]))
 
 BASE = Path(os.path.relpath(Path(workflow.basedir) / "config.yaml"))
 OVERLAYS = [Path(os.path.relpath(p)) for p in workflow.config_settings.configfiles]

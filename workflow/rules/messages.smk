@@ -3,11 +3,6 @@
 HEAVY = {"train", "measure", "throughput"}
 
 
-def has_gpu() -> bool:
-    """Whether this machine shows a GPU, without importing torch."""
-    return any(Path(p).exists() for p in ("/dev/nvidia0", "/dev/nvidiactl", "/dev/kfd"))
-
-
 def refuse(message: str) -> None:
     """End before the first job, with a message and nothing else."""
     logger.error(message)
@@ -19,7 +14,7 @@ def start() -> None:
     """Refuse before the first job what would fail in every job."""
     jobs = Counter(job.rule.name for job in workflow.dag.needrun_jobs())
     heavy = sum(jobs[name] for name in HEAVY)
-    if heavy and workflow.local_exec and study.config.device == "cuda" and not has_gpu():
+    if heavy and workflow.local_exec and study.config.device == "cuda" and not provenance.has_gpu():
         refuse(
             f"study {study.config.study} is for GPUs (device: cuda), {heavy} jobs would use one, "
             f"and this machine has none. On a cluster: snakemake --profile slurm all. "

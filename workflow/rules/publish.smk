@@ -44,7 +44,7 @@ rule table:
         "../../envs/publish.yaml"
     params:
         collected=f"{RESULTS}/collected",
-        out=f"{RESULTS}/tables",
+        out=lambda wildcards, output: Path(output[0]).parent,
         caption=lambda wildcards: describe(catalogue.TABLES[wildcards.table]),
     message:
         "table {wildcards.table}"
@@ -71,7 +71,7 @@ rule figure:
         "../../envs/publish.yaml"
     params:
         collected=f"{RESULTS}/collected",
-        out=f"{RESULTS}/figures",
+        out=lambda wildcards, output: Path(output[0]).parent,
         caption=lambda wildcards: describe(catalogue.FIGURES[wildcards.figure]),
     message:
         "figure {wildcards.figure}"
