@@ -75,7 +75,6 @@ def test_a_changed_cell_changes_its_own_runs_alone():
         {"measurement": {"min_context": 64}},
         {"throughput": {"batch": 8}},
         {"runs": "finished"},
-        {"reuse": False},
         {"corpus": yaml.safe_load(BASE.read_text())["corpus"] | {"path": "/data/wikitext"}},
     ],
 )

@@ -101,8 +101,6 @@ class Config(Settings):
     throughput: Throughput = Throughput()
     #: `all`: what is missing is run. `finished`: publish what is there, run nothing.
     runs: Literal["all", "finished"] = "all"
-    #: false makes finished runs anew.
-    reuse: bool = True
 
     @model_validator(mode="after")
     def _seeds(self) -> Self:

@@ -57,7 +57,7 @@ def pending(path: Path) -> bool:
     """Whether a rule may make this file. Finished results are source files to Snakemake, so neither
     a clock nor a lost record can remake them. Jobs on other nodes skip the look: they were sent to
     make exactly this file."""
-    return not (workflow.is_main_process and study.config.reuse and path.exists())
+    return not (workflow.is_main_process and path.exists())
 
 
 def only(names) -> str:
@@ -104,10 +104,7 @@ def describe(item) -> str:
 IMPOSSIBLE = [
     name
     for name in RUNS
-    if study.config.reuse
-    and finished(name).exists()
-    and not measured(name).exists()
-    and not weights(name).exists()
+    if finished(name).exists() and not measured(name).exists() and not weights(name).exists()
 ]
 
 

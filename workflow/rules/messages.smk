@@ -25,7 +25,8 @@ def start() -> None:
         logger.warning(
             f"{len(IMPOSSIBLE)} finished runs have no measurement with today's settings, and their "
             f"weights are gone, so they are left out: {', '.join(IMPOSSIBLE[:5])}"
-            f"{' ...' if len(IMPOSSIBLE) > 5 else ''}. To train them again: --config reuse=False"
+            f"{' ...' if len(IMPOSSIBLE) > 5 else ''}. To train them again, delete "
+            f"their folders under {RESULTS}/runs/"
         )
 
 

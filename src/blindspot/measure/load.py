@@ -15,7 +15,7 @@ def model(spec: RunSpec, weights: Path, device: torch.device) -> LoopedLM:
     if not weights.exists():
         raise BlindspotError(
             f"{weights}: the weights of this run are gone, so it can't be measured again. Train it "
-            f"again (reuse: false for this cell), or restore the file"
+            f"again (delete its folder under results/ and run the workflow), or restore the file"
         )
     saved = checkpoint.read(weights)
     if saved.meta["run"] != spec.hash:
