@@ -1,15 +1,16 @@
 """F-07: throughput is measured, waits for the work, and an exit at k costs k loops."""
 
+import itertools
 import time
 
 import pytest
 import torch
-from conftest import toy_model
 
 from blindspot import provenance
 from blindspot.measure import throughput
 from blindspot.model import LoopedLM
 from blindspot.spec import Throughput
+from conftest import toy_model
 
 CPU = torch.device("cpu")
 
@@ -32,7 +33,7 @@ def test_a_sleep_in_each_loop_is_found_again_in_the_difference_between_depths(mo
     tokens = 2 * 12
     seconds = [tokens / float(r["tokens_per_s"]) for r in rows]
     assert [r["k"] for r in rows] == [1, 2, 3, 4]
-    for shallow, deep in zip(seconds, seconds[1:], strict=False):
+    for shallow, deep in itertools.pairwise(seconds):
         assert deep - shallow == pytest.approx(0.05, abs=0.01)
 
 
