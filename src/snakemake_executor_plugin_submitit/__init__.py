@@ -179,9 +179,10 @@ class Executor(RemoteExecutor):
         for info in active_jobs:
             job, failure = info.aux["record"], info.aux["record"].failure()
             if failure is None and news:
-                state, reason = self.cluster.state(job)
+                state, reason, sure = self.cluster.state(job)
                 job.ended = None if state else job.ended or time.monotonic()
-                if job.ended and time.monotonic() - job.ended >= self.cluster.patience:
+                late = job.ended and time.monotonic() - job.ended >= self.cluster.patience
+                if late or (sure and not state):
                     seen = job.log.exists()
                     failure = reason if seen else f"{reason}; can its node see {job.folder}?"
             if failure is None:

@@ -81,13 +81,12 @@ class Local:
     def look(self) -> None:
         """Nothing to ask: locks are looked at where they matter."""
 
-    def state(self, job: Record) -> tuple[str, str]:
-        if job.folder in self.waiting:
-            return "PENDING", ""
-        if free := lock(job.folder / "alive"):
+    def state(self, job: Record) -> tuple[str, str, bool]:
+        state = "PENDING" if job.folder in self.waiting else "RUNNING"
+        if state == "RUNNING" and (free := lock(job.folder / "alive")):
             free.close()
-            return "", "killed, or out of time without having stopped"
-        return "RUNNING", ""
+            state = ""
+        return state, "killed, or out of time without having stopped", False
 
     def cancel(self, jobs: Sequence[Record]) -> None:
         for job in jobs:  # one that runs looks for its mark itself

@@ -21,7 +21,7 @@ DELAYS = (2, 4, 8, 16, 32, 60, 60, 60)
 _BUSY = "timed out|unable to contact|temporarily|connection|zero bytes|standby|communication|again"
 #: Why a job can never start.
 _NEVER = re.compile(r"PartitionTimeLimit|PartitionNodeLimit|BadConstraints|Invalid\w+|\w+PerJob\w*")
-#: How a job can end without a result, if not unforeseen.
+#: Final states; with words, if no result can follow.
 _ENDED = {
     "CANCELLED": "cancelled, not by this workflow",
     "OUT_OF_MEMORY": "out of memory; ask for more with mem_mb",
@@ -66,11 +66,11 @@ class Slurm:
         given = {name: resources[old] for name, old in options.items() if resources.get(old)}
         if resources.get("mem_mb"):
             given["mem"] = f"{resources['mem_mb']}M"
-        if not resources.get("gpu"):
-            given.pop("gres", None)
-        elif "gres" not in given:
-            model = resources.get("gpu_model")
-            given["gpus_per_node"] = f"{model}:{resources['gpu']}" if model else resources["gpu"]
+        kind, gpus, model = given.pop("gres", ""), resources.get("gpu"), resources.get("gpu_model")
+        if gpus and kind:
+            given["gres"] = kind if kind.rpartition(":")[2].isdigit() else f"{kind}:{gpus}"
+        elif gpus:
+            given["gpus_per_node"] = f"{model}:{gpus}" if model else gpus
         return given | {"cpus_per_task": threads, "extra": resources.get("slurm_extra") or ""}
 
     def submit(self, jobs: Sequence[Record], given: Mapping[str, Any], held: int) -> None:
@@ -135,8 +135,9 @@ class Slurm:
             self.queue = {job: (state, reason, comment) for job, state, reason, comment in rows}
         return not done.returncode
 
-    def state(self, job: Record) -> tuple[str, str]:
-        """State of a job, and the reason for it; "" if by what the queue said last it has ended."""
+    def state(self, job: Record) -> tuple[str, str, bool]:
+        """State of a job, "" if it has ended by what the queue said last; the reason; and whether
+        it is sure that no result will follow."""
         if job.job_id.startswith("_"):
             # Submitted, perhaps, by a controller that did not live to write down the answer.
             for job_id, (_, _, comment) in self.queue.items():
@@ -144,11 +145,11 @@ class Slurm:
                     job.set_job_id(job_id.partition("_")[0])
         state, reason, _ = self.queue.get(job.job_id, ("", "", ""))
         if state in _ENDED:
-            return "", _ENDED[state] or f"{state}, without a result"
+            return "", _ENDED[state] or f"{state}, without a result", bool(_ENDED[state])
         if state == "PENDING" and _NEVER.fullmatch(reason):
             self.cancel([job])
-            return "", f"can never start: {reason}"
-        return state, reason if state else "lost: not in the queue any more, without a result"
+            return "", f"can never start: {reason}", True
+        return state, "lost: not in the queue any more, without a result", False
 
     def cancel(self, jobs: Sequence[Record]) -> None:
         known = [job.job_id for job in jobs]

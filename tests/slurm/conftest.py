@@ -1,0 +1,47 @@
+"""Tests against a real Slurm. They run only when this folder is asked for: pytest tests/slurm."""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from cluster import Cluster
+from study import Study
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    asked = any("slurm" in Path(argument).parts for argument in config.args)
+    return None if asked else True
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    if os.getuid() or not shutil.which("slurmctld"):
+        pytest.skip("needs root and Slurm: python tests/slurm/cluster.py install")
+    cluster = Cluster()
+    cluster.up()
+    yield cluster
+    cluster.down()
+
+
+@pytest.fixture
+def study(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Study]]:
+    """Makes studies, each in a folder of its own; ends what a failed test has left."""
+    studies: list[Study] = []
+
+    def make(name: str = "study", **toy: object) -> Study:
+        studies.append(Study(tmp_path / name, cluster.env, "slurm", **toy))
+        return studies[-1]
+
+    yield make
+    for each in studies:
+        each.end()
+    cluster.ask("scancel", "-u", "root", check=False)
+    for path in (p for each in studies for p in each.folder.glob("work/submitit/*/")):
+        for index in range(20):
+            (path / f"{index}.cancel").touch()
