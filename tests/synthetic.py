@@ -168,7 +168,7 @@ def _draw(run: Run, values: Values) -> tuple[np.ndarray, np.ndarray]:
     ppl = np.array(values.ppl[run.cell]) * by_ppl * math.exp(rng.normal(0, values.ppl_sd))
     norm = np.array(values.norm[run.cell], dtype=float)
     norm[1:] *= by_norm * math.exp(rng.normal(0, values.norm_sd))
-    return np.log(ppl), norm
+    return np.log(ppl) + rng.normal(0, 2e-4, len(ppl)), norm
 
 
 def write_run(study: Study, run: Run, values: Values, deeper: Sequence[float] = ()) -> None:

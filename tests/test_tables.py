@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import synthetic
-from blindspot import tables
+from blindspot import tables, typeset
 from blindspot.catalogue import TABLES
 from blindspot.collect import collect
 from blindspot.errors import BlindspotError
@@ -79,7 +79,7 @@ def test_a_cell_that_is_missing_has_an_empty_row_and_is_named(made: tuple[Study,
     assert gone["seeds"] == 0 and gone[["ppl", "norm"]].isna().all()
     assert main.loc["129m", "norm_to_raw"].isna().all()
     text = (out / "main.md").read_text()
-    assert "| 129m | perloop-raw | 0 | — | — | — |" in text
+    assert "| 129m | perloop-raw | per-loop | raw | — | 0 | — | — | — |" in text
     assert "perloop-raw at 129m (all seeds: not trained)" in text
 
 
@@ -171,23 +171,23 @@ def test_architectures_that_differ_beyond_the_noise_are_flagged(
     ],
 )
 def test_the_rounding_rule(value: float, text: str):
-    assert tables.number(value) == text
+    assert typeset.number(value) == text
 
 
 def test_an_interval_is_shown_to_the_decimals_of_its_mean():
-    assert tables.spread(4.9712, 0.0312) == "4.97 ± 0.03"
-    assert tables.spread(439.94, 42.96) == "439.9 ± 43.0"
-    assert tables.spread(39207.2, 1234.5) == "39,207 ± 1,234"
-    assert tables.spread(5.0, 0.0) == "5.00 ± 0.00"
-    assert tables.spread(5.0, 1e-5) == "5.00 ± 1.0e-5"
-    assert tables.spread(5.0, math.nan) == "5.00"
+    assert typeset.spread(4.9712, 0.0312) == "4.97 ± 0.03"
+    assert typeset.spread(439.94, 42.96) == "439.9 ± 43.0"
+    assert typeset.spread(39207.2, 1234.5) == "39,207 ± 1,234"
+    assert typeset.spread(5.0, 0.0) == "5.00 ± 0.00"
+    assert typeset.spread(5.0, 1e-5) == "5.00 ± 1.0e-5"
+    assert typeset.spread(5.0, math.nan) == "5.00"
 
 
 WEIRD = pd.DataFrame(
     {
         "Cell": ["perloop_rms&penalty", "a|b", "c"],
-        "PPL @ K=4 (%)": [tables.number(x) for x in (-0.004 * 0, 1e-9, math.inf)],
-        "~ ^ \\ # $ { }": ["5%", tables.number(math.nan), "1.00 ± 0.05"],
+        "PPL @ K=4 (%)": [typeset.number(x) for x in (-0.004 * 0, 1e-9, math.inf)],
+        "~ ^ \\ # $ { }": ["5%", typeset.number(math.nan), "1.00 ± 0.05"],
     }
 )
 
@@ -198,7 +198,7 @@ def cells(row: str) -> int:
 
 def test_latex_escapes_once_and_keeps_its_columns():
     """F-05: an unescaped percent sign would comment out the rest of a row."""
-    text = tables.latex(WEIRD, "50 % of #1, $x$, a_b, ~ ^ \\ {y}")
+    text = typeset.latex(WEIRD, "50 % of #1, $x$, a_b, ~ ^ \\ {y}")
     body = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert len(body) == 4 and {cells(row) for row in body} == {3}
     assert r"perloop\_rms\&penalty" in text
@@ -213,7 +213,7 @@ def test_latex_escapes_once_and_keeps_its_columns():
 
 
 def test_markdown_keeps_its_columns():
-    text = tables.markdown(WEIRD, "note")
+    text = typeset.markdown(WEIRD, "note")
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {4}
 
@@ -228,11 +228,13 @@ def test_markdown_and_latex_say_the_same(made: tuple[Study, Path, Path], name: s
     tex_rows = [line for line in latex.splitlines() if line.endswith(r"\\")]
     assert len(rows) == len(tex_rows) and {cells(row) for row in tex_rows} == {len(rows[0])}
     back = {r"$\pm$": "±", r"$\times$": "×", "$-$": "-", "---": "—", "--": "–", r"\%": "%",
-            r"$\dagger$": "†", r"\_": "_"}  # fmt: skip
+            r"$\dagger$": "†", r"\_": "_", "$^2$": "²", r"$\cdot$": "·",
+            r"\textbar{}": "|"}  # fmt: skip
     for row, tex in zip(rows, tex_rows, strict=True):
         for old, new in back.items():
             tex = tex.replace(old, new)
         tex = re.sub(r"\$H_(\d)\$", r"H_\1", tex)
+        tex = re.sub(r"\$(-?[\d.]+)\\times10\^\{(-?\d+)\}\$", r"\1e\2", tex)
         plain = [cell.replace("\\", "") for cell in row]
         assert [cell.strip() for cell in tex.removesuffix(r"\\").split("&")] == plain
     for part in ("Study paper", "wikitext-103-raw-v1", "word-level"):

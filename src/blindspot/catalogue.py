@@ -5,7 +5,14 @@ The sentences here say what is drawn and how to read it; study, corpus, seeds an
 are added from the collected results (`tables.caption`, `figures.caption`).
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from blindspot.spec import canonical
+
+if TYPE_CHECKING:
+    from blindspot.study import Config
 
 #: CSV files that `collect` writes next to `study.json`.
 COLLECTED = (
@@ -29,6 +36,20 @@ COLLECTED = (
 )
 
 
+def always(config: "Config") -> bool:
+    """Of every study."""
+    return True
+
+
+def two_initializations(config: "Config") -> bool:
+    """Whether some cell is there under more than one initialization."""
+    kinds: dict[str, set[str]] = {}
+    for cell in config.cells.values():
+        kind = canonical(cell.model_dump(mode="json", exclude={"init_std"}))
+        kinds.setdefault(kind, set()).add(str(cell.init_std or config.model.init_std or "default"))
+    return any(len(stds) > 1 for stds in kinds.values())
+
+
 @dataclass(frozen=True)
 class Item:
     """One table or figure.
@@ -41,6 +62,8 @@ class Item:
     category: str
     caption: str
     reads: tuple[str, ...]
+    #: Whether a study can have it, by its config; the workflow makes no target of what it cannot.
+    when: Callable[["Config"], bool] = always
     #: Of figures: `interval` draws bars of the t-interval, `range` bands over all seeds.
     spread: str = "interval"
 
@@ -58,10 +81,19 @@ TABLES = _named(
         "main",
         "Perplexity and state norm after the last loop",
         "Results",
-        "Token perplexity at the last loop and the norm of the state there, |H_K| (L2 over the "
-        "width, mean over tokens), both on the validation split. Norm / raw is the norm divided "
-        "by that of perloop-raw at the same size.",
+        "Where the loss is placed x how states are read, and further controls of the norm. Token "
+        "perplexity at the last loop and the norm of the state there, |H_K| (L2 over the width, "
+        "mean over tokens), both on the validation split. Norm / raw is the norm divided by that "
+        "of perloop-raw at the same size.",
         ("exits", "norms"),
+    ),
+    Item(
+        "loss-placement",
+        "Cross-entropy at every exit, by placement of the loss",
+        "Depth",
+        "Cross-entropy in nats a token when the state is read after loop k, on the validation "
+        "split. Cells whose loss is terminal were never trained to be read before the last loop.",
+        ("exits",),
     ),
     Item(
         "depth",
@@ -69,6 +101,15 @@ TABLES = _named(
         "Depth",
         "Token perplexity when the state is read after loop k.",
         ("exits",),
+    ),
+    Item(
+        "variable-depth",
+        "Perplexity and speed of every exit",
+        "Depth",
+        "Token perplexity on the validation split when the state is read after loop k, the CE that "
+        "loops 2 to K save, and the measured throughput and speed-up of a forward pass that stops "
+        "there.",
+        ("exits", "throughput"),
     ),
     Item(
         "norms",
@@ -80,6 +121,53 @@ TABLES = _named(
         ("norms",),
     ),
     Item(
+        "token-norms",
+        "State norm over tokens",
+        "Scale",
+        "Distribution over tokens of the state's L2 norm after the last loop: moments, quantiles, "
+        "excess kurtosis of its logarithm (0 is log-normal), Hill's index of the top 1% (small is "
+        "heavy), the share of the sum of squares in the top 1% of tokens, and the least share of "
+        "tokens with half of it.",
+        ("norms",),
+    ),
+    Item(
+        "radial",
+        "Radial part of the gradients",
+        "Mechanism",
+        "Mean over tokens of |cos| between the gradient with respect to a state and the state "
+        "itself. Immediate: the gradient of that loop's own loss, of which the visibility lemma "
+        "speaks; recurrence: of all later losses, through the loops. The cross-entropy and the "
+        "norm penalty are apart. float32 shows the floor of rounding.",
+        ("gradients",),
+    ),
+    Item(
+        "updates",
+        "Updates along the loops",
+        "Mechanism",
+        "Radial increment of an update (along the state before it), angular step x norm s of the "
+        "state, and the angle between successive states, means over tokens. The activity lemma "
+        "holds the first two for constant in s; whether they stay so along the loops is measured.",
+        ("updates",),
+    ),
+    Item(
+        "clamp",
+        "Clamping the scale",
+        "Mechanism",
+        "Change of CE (nats a token) at the last exit when each token's norm is held at its value "
+        "after loop 1, or when only the radial part of each update is removed. Negligible within "
+        "0.01: yes where the whole interval is, no where none of it is.",
+        ("clamp",),
+    ),
+    Item(
+        "halting",
+        "Calibrated halting",
+        "Depth",
+        "Mean loops when each token stops once its readout is sure enough; the threshold is "
+        "calibrated on validation and scored on test. Oracle: states of all depths are those of a "
+        "plain pass. Realised: a token's state is frozen where it stops, and is not computed on.",
+        ("halting", "halting_timing"),
+    ),
+    Item(
         "throughput",
         "Throughput by exit depth",
         "Cost",
@@ -87,6 +175,32 @@ TABLES = _named(
         "median and quartiles of repeated timings. Cells that differ in their loss alone share an "
         "architecture and so a row. Speed-up is against all K loops of the same architecture.",
         ("throughput",),
+    ),
+    Item(
+        "cost",
+        "Cost of training",
+        "Cost",
+        "Tokens, floating-point operations (by formula; a loss at every loop costs more heads), "
+        "hours and speed of training, and its share of the device's peak.",
+        (),
+    ),
+    Item(
+        "matched",
+        "Cells at equal budgets",
+        "Training",
+        "Validation CE at the last loop at equal optimizer steps, equal training FLOPs and equal "
+        "device time, read off the training log linearly between its validation points, and the "
+        "difference from perloop-rms, paired by seed. The budget is the least that a run used.",
+        ("trajectory", "timing"),
+    ),
+    Item(
+        "initialization",
+        "Cells under two initializations",
+        "Initialization",
+        "Perplexity at the last loop, CE that loops 2 to K save, and norms, of cells that differ "
+        "in their initialization alone (default: tied embedding N(0, 1)), on the validation split.",
+        ("exits", "norms"),
+        when=two_initializations,
     ),
 )
 
@@ -149,3 +263,8 @@ FIGURES = _named(
         spread="range",
     ),
 )
+
+
+def of(items: Mapping[str, Item], config: "Config") -> dict[str, Item]:
+    """The items of `TABLES` or `FIGURES` that a study with this config can have."""
+    return {name: item for name, item in items.items() if item.when(config)}

@@ -15,13 +15,12 @@ One row a claim and size, with one of five verdicts. The interval is the 95 % t-
 
 import csv
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from math import exp, isnan, nan
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import pandas as pd
 import yaml
@@ -157,10 +156,14 @@ def _find(claim: Claim, f: Frames, size: str) -> Finding:
         if absent:
             return Finding({}, f"the study has no cell {', '.join(absent)}")
         return Finding(quantity.measure(f, size, claim.cells))
-    options = list(initializations(f.collected, claim.cells))
-    if len(options) < 2:
+    pairs = f.collected.initializations
+    if not all(cell in pairs for cell in claim.cells):
         return Finding({}, "the study has one initialization")
-    found = {label: quantity.measure(f, size, cells) for label, cells in options}
+    labels = [x for x in pairs[claim.cells[0]] if all(x in pairs[cell] for cell in claim.cells)]
+    found = {
+        label: quantity.measure(f, size, [pairs[cell][label] for cell in claim.cells])
+        for label in labels
+    }
     common = set.intersection(*(set(values) for values in found.values()))
     # The claim holds under both where it holds under the one that speaks most against it.
     low, high = claim.limits()
@@ -170,28 +173,6 @@ def _find(claim: Claim, f: Frames, size: str) -> Finding:
     }
     shown = [f"{label}: {_shown(_summary(quantity, v), quantity)}" for label, v in found.items()]
     return Finding(worst, "; ".join(shown))
-
-
-def initializations(c: Collected, cells: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """For each initialization of the study, its label and `cells` with that initialization.
-
-    A cell has a partner where another cell of the config differs in nothing but init_std.
-    """
-    own = {cell["name"]: dict(cell) for cell in c.study["cells"]}
-
-    def split(name: str) -> tuple[str, dict[str, Any]]:
-        cell = {key: value for key, value in own[name].items() if key not in ("name", "init_std")}
-        std = own[name].get("init_std") or c.study["model"].get("init_std") or "default"
-        return str(std), cell
-
-    if any(cell not in own for cell in cells):
-        return
-    kinds = [split(cell)[1] for cell in cells]
-    for label in dict.fromkeys(split(name)[0] for name in own):
-        found = [next((n for n in own if split(n) == (label, kind)), None) for kind in kinds]
-        whole = [name for name in found if name is not None]
-        if len(whole) == len(cells):
-            yield label, whole
 
 
 def _summary(quantity: Quantity, values: Values) -> Summary | None:

@@ -12,6 +12,7 @@ import pandas as pd
 
 from blindspot.errors import BlindspotError
 from blindspot.files import read_json
+from blindspot.spec import canonical
 from blindspot.stats import t_factor
 
 
@@ -107,6 +108,18 @@ class Collected:
         found = [e["run"].split("/") for e in self.study["missing"] if "failed" in e["reason"]]
         return dict(Counter((size, cell) for size, cell, _ in found))
 
+    @cached_property
+    def initializations(self) -> dict[str, dict[str, str]]:
+        """Cells that differ in nothing but their initialization: the first one's name -> label of
+        the initialization -> cell. Cells without a partner are left out."""
+        shared = self.study["model"].get("init_std")
+        groups: dict[str, dict[str, str]] = {}
+        for cell in self.study["cells"]:
+            kind = {key: x for key, x in cell.items() if key not in ("name", "init_std")}
+            label = str(cell.get("init_std") or shared or "default")
+            groups.setdefault(canonical(kind), {}).setdefault(label, cell["name"])
+        return {next(iter(g.values())): g for g in groups.values() if len(g) > 1}
+
     def terminal(self, cell: str) -> bool:
         """Whether only the last loop of that cell was trained to predict."""
         return any(c["name"] == cell and c["loss"] == "terminal" for c in self.study["cells"])
@@ -142,20 +155,33 @@ class Collected:
         text = f"Intervals: half-width of the 95 % t-interval of the mean over seeds ({widths})."
         return text + (" Where one seed stands alone, none is given." if numbers.min() == 1 else "")
 
-    def scored(self, perplexity: bool) -> str:
-        """How the tokens of the measurement were read."""
-        context = self.study["measurement"]["min_context"]
-        if not perplexity:
-            return f"Norms over the first {self.study['measurement']['norm_tokens']:,} tokens."
-        text = (
-            f"Protocol full: every token of the split scored once, with at least {context} tokens "
-            f"of context but at its start."
-        )
-        counts = ((self.study.get("data") or {}).get("splits") or {}).get("validation") or {}
-        if counts.get("unk"):
-            # A tokenizer with an unknown token flatters perplexity, so its share stands beside.
-            text += f" Unknown words: {counts['unk'] / counts['tokens']:.1%} of validation tokens."
-        return text
+    def scored(self, reads: Sequence[str]) -> list[str]:
+        """How the tokens behind the files in `reads` were read, one sentence a way."""
+        settings, parts = self.study["measurement"], []
+        if "exits" in reads:
+            text = (
+                f"Protocol full: every token of the split scored once, with at least "
+                f"{settings['min_context']} tokens of context but at its start."
+            )
+            counts = ((self.study.get("data") or {}).get("splits") or {}).get("validation") or {}
+            if counts.get("unk"):
+                # A tokenizer with an unknown token flatters perplexity: its share stands beside.
+                share = counts["unk"] / counts["tokens"]
+                text += f" Unknown words: {share:.1%} of validation tokens."
+            parts.append(text)
+        for files, budget, name in (
+            ({"norms", "norm_hist", "norm_growth"}, "norm_tokens", "Norms"),
+            ({"gradients"}, "probe_tokens", "Gradients (float64)"),
+            ({"updates"}, "probe_tokens", "Updates (float64)"),
+            ({"clamp"}, "intervention_tokens", "Interventions"),
+            ({"halting", "halting_curve"}, "intervention_tokens", "Halting"),
+        ):
+            if files & set(reads):
+                split = "the test split" if name == "Halting" else "the validation split"
+                parts.append(
+                    f"{name} over up to {settings[budget]:,} tokens in windows spread over {split}."
+                )
+        return parts
 
     def machine(self) -> str:
         """What throughput was timed on."""

@@ -40,8 +40,7 @@ def caption(name: str, collected: Path) -> str:
     """One paragraph: what is drawn; study, corpus, seeds, interval; what is not shown."""
     item, c = FIGURES[name], Collected(collected)
     parts = [item.caption, c.about(), c.seeds()]
-    if {"exits", "norms"} & set(item.reads):
-        parts.append(c.scored("exits" in item.reads))
+    parts += c.scored(item.reads)
     band = item.spread == "range"
     parts.append("Lines are means over seeds" + (", bands all seeds." if band else "."))
     parts.append("" if band else c.interval())

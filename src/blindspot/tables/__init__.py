@@ -1,0 +1,62 @@
+"""Tables: each a function of the collected results, as CSV, Markdown and LaTeX (booktabs).
+
+    write(name, collected, out)     -> out/name.csv, out/name.md, out/name.tex
+    caption(name, collected)        -> the note that stands under the table
+
+The CSV has every number in full. Markdown and LaTeX show the same numbers, rounded by one rule
+(`typeset.number`), and escaped after rounding, once.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from blindspot.catalogue import TABLES
+from blindspot.collected import Collected
+from blindspot.errors import BlindspotError
+from blindspot.files import atomic_path, write_text
+from blindspot.tables import cost, mechanism, results, scale
+from blindspot.tables.table import Table
+from blindspot.typeset import latex, markdown
+
+MADE: dict[str, Callable[[Collected], Table]] = {
+    "main": results.main,
+    "loss-placement": results.loss_placement,
+    "depth": results.depth,
+    "variable-depth": results.variable_depth,
+    "norms": scale.norms,
+    "token-norms": scale.token_norms,
+    "radial": mechanism.radial,
+    "updates": mechanism.updates,
+    "clamp": mechanism.clamp,
+    "halting": mechanism.halting,
+    "throughput": cost.throughput,
+    "cost": cost.cost,
+    "matched": cost.compared,
+    "initialization": scale.initialization,
+}
+
+
+def write(name: str, collected: Path, out: Path) -> None:
+    """Write table `name` of the folder that `collect` wrote in three formats."""
+    if name not in MADE:
+        raise BlindspotError(f"no table {name!r}; there are {', '.join(MADE)}")
+    table = MADE[name](Collected(collected))
+    note = " ".join(part for part in (caption(name, collected), table.note) if part)
+    with atomic_path(out / f"{name}.csv") as temporary:
+        table.data.to_csv(temporary, index=False, lineterminator="\n")
+    write_text(out / f"{name}.md", markdown(table.shown, note))
+    write_text(out / f"{name}.tex", latex(table.shown, note))
+
+
+def caption(name: str, collected: Path) -> str:
+    """What the table says; study, corpus, seeds, interval, protocol; what is missing."""
+    item, c = TABLES[name], Collected(collected)
+    parts = [item.caption, c.about()]
+    if name != "throughput":  # is of architectures, not of runs
+        parts += [c.seeds(), f"Means over seeds. {c.interval()}"]
+    parts += c.scored(item.reads)
+    if "throughput" in item.reads:
+        parts += [c.machine(), c.untimed()]
+    if name != "throughput":
+        parts.append(c.missing())
+    return " ".join(part for part in parts if part)
