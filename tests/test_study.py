@@ -29,6 +29,13 @@ def test_the_paper_is_42_runs_with_distinct_names():
     assert len(runs[0].spec.hash) == 8
 
 
+def test_names_do_not_move():
+    """Golden: whoever has results must find them under today's names."""
+    by_name = {(r.size, r.cell, r.seed): r.spec.hash for r in load().runs}
+    assert by_name["44m", "terminal-rms", 42] == "98529648"
+    assert by_name["129m", "perloop-rms-penalty", 202] == "39af5e17"
+
+
 def test_a_specification_travels_as_canonical_json():
     for run in load().runs:
         text = run.spec.canonical()

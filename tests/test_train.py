@@ -14,6 +14,7 @@ from blindspot import train as training
 from blindspot.errors import BlindspotError, InterruptedRunError, LockedError, NonFiniteError
 from blindspot.lock import exclusive
 from blindspot.model import LoopedLM
+from blindspot.revisions import TRAINING_REVISION
 from blindspot.spec import DataSpec, RunSpec
 from blindspot.tokens import build
 from blindspot.train import Job, total_steps, train
@@ -196,7 +197,7 @@ def test_twenty_steps_equal_a_plain_training_loop(job):
         torch.testing.assert_close(tensor, p[name], rtol=1e-3, atol=2e-4, msg=name)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
 @pytest.mark.parametrize("cell", ["perloop-rms", "terminal-rms-penalty"])
 def test_a_run_stopped_by_signals_twice_ends_as_if_it_never_was(number, cell, job, monkeypatch):
     train(job(cell, where="whole"))
@@ -410,3 +411,26 @@ def test_atomic_files_are_whole_or_absent(tmp_path):
     with pytest.raises(ValueError, match="Out of range"):
         files.write_json(tmp_path / "x.json", {"loss": float("nan")})
     assert not (tmp_path / "x.json").exists()
+
+
+def test_the_trajectory_is_the_one_that_results_rest_on(job):
+    """Golden: when this moves, TRAINING_REVISION must be raised, or old and new runs would mix."""
+    j = job("perloop-rms-penalty", steps=20, log_every=10, validate_every=20)
+    train(j)
+    found = {
+        (r["step"], r["split"], r["k"]): (
+            r["ce"] and round(float(r["ce"]), 3),
+            float(r["norm_mean"]),
+        )
+        for r in trajectory(j)
+    }
+    golden = {
+        ("1", "train", "3"): (12.767, 6.28611803),
+        ("10", "train", "1"): (10.633, 5.81921005),
+        ("20", "validation", "0"): ("", 5.3214426),
+        ("20", "validation", "3"): (7.26, 14.7154999),
+    }
+    for key, (ce, norm) in golden.items():
+        assert found[key][0] == pytest.approx(ce, abs=2e-3), key
+        assert found[key][1] == pytest.approx(norm, rel=1e-3), key
+    assert TRAINING_REVISION == 1

@@ -36,6 +36,7 @@ from blindspot.windows import Batches, count
 
 #: What a run that failed for good leaves in its result folder, so that tables can say so.
 FAILED = "failed.json"
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 #: Seconds between progress lines on the terminal; the run's log has them all.
 SHOW_EVERY = 5.0
 
@@ -324,12 +325,12 @@ def publish(job: Job) -> None:
 
 @contextmanager
 def _signals(trainer: Trainer) -> Iterator[None]:
-    """SIGTERM and SIGUSR2 (Slurm, ahead of a time limit) end the run after the step at hand."""
+    """Ctrl-C, SIGTERM and SIGUSR2 (Slurm, ahead of a limit) end the run after the step at hand."""
 
     def note(number: int, _frame: FrameType | None) -> None:
         trainer.stop = number
 
-    old = {s: signal.signal(s, note) for s in (signal.SIGTERM, signal.SIGUSR2)}
+    old = {s: signal.signal(s, note) for s in STOPS}
     try:
         yield
     finally:
