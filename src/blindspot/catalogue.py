@@ -64,7 +64,8 @@ class Item:
     reads: tuple[str, ...]
     #: Whether a study can have it, by its config; the workflow makes no target of what it cannot.
     when: Callable[["Config"], bool] = always
-    #: Of figures: `interval` draws bars of the t-interval, `range` bands over all seeds.
+    #: Of figures: `interval` draws bars of the t-interval, `range` bands over all seeds, `pooled`
+    #: the tokens of all seeds together.
     spread: str = "interval"
 
     def inputs(self) -> list[str]:
@@ -220,8 +221,10 @@ FIGURES = _named(
         "norm-over-training",
         "State norm over training",
         "Scale",
-        "Norm of the state after the last loop, |H_K| (L2 over the width, mean over the tokens of "
-        "a training batch), by optimizer step.",
+        "Top: norm of the state after the last loop, |H_K| (L2 over the width, mean over the "
+        "tokens of a training batch), by optimizer step. Bottom: the first logged step at which it "
+        "is at least 100, 1,000 or 10,000, mean over the seeds that get there; open where not all "
+        "do.",
         ("trajectory",),
         spread="range",
     ),
@@ -233,6 +236,39 @@ FIGURES = _named(
         "validation split. Bottom: the factor by which loop 1 changes the norm (open) and by "
         "which loops 2 to K change it (filled); only the second is drift of the recurrence.",
         ("norms",),
+    ),
+    Item(
+        "token-norm-survival",
+        "Survival of token norms",
+        "Scale",
+        "Share of tokens whose state after the last loop is at least so large, both axes "
+        "logarithmic: a power law is straight. From histograms with 50 bins a decade, exact at "
+        "their edges. Norms of zero are not shown.",
+        ("norm_hist",),
+        spread="pooled",
+    ),
+    Item(
+        "radial-fraction",
+        "Radial fraction of the gradients, by loop",
+        "Mechanism",
+        "Mean over tokens of |cos| between the cross-entropy's gradient with respect to a state "
+        "and the state, in float64. Top: immediate, of that loop's own loss (the visibility "
+        "lemma's case; dotted where training had no loss there). Bottom: through the recurrence, "
+        "of all later losses. Fine dots: a random direction; dashes: what float32 shows of blind "
+        "readouts. The penalty's gradient is not shown (table radial has it).",
+        ("gradients",),
+    ),
+    Item(
+        "update-lemma",
+        "Updates against the activity lemma",
+        "Mechanism",
+        "Left: at fixed directions and growing s, distance of angular step x s (thick) and of the "
+        "radial increment (thin) from their limits; it must fall as 1/s (fine dots), which checks "
+        "the instrument. Middle and right: both along the loops of the trained model, where s and "
+        "direction change together; flat is what the lemma would have. Loops beyond the trained K "
+        "are shaded. Means over tokens.",
+        ("updates", "update_fixed"),
+        spread="range",
     ),
     Item(
         "perplexity-by-depth",
@@ -254,13 +290,44 @@ FIGURES = _named(
         spread="range",
     ),
     Item(
+        "clamp",
+        "Clamping the scale",
+        "Mechanism",
+        "Change of CE (nats a token) by exit when each token's norm is held at its value after "
+        "loop 1 (top), and when only the radial part of each update is removed (bottom). Linear "
+        "within the shaded 0.01, which counts as negligible; logarithmic beyond.",
+        ("clamp",),
+    ),
+    Item(
+        "halting",
+        "Halting: perplexity against mean loops",
+        "Depth",
+        "Perplexity on test relative to depth K against mean loops, as the threshold on margin "
+        "(top) or entropy (bottom) moves: curves are the oracle's. Markers: thresholds calibrated "
+        "on validation for the target, oracle and realised (crosses). Curves that leave by the top "
+        "go on above.",
+        ("halting", "halting_curve"),
+        spread="range",
+    ),
+    Item(
         "training-curves",
         "Validation loss over training",
         "Training",
-        "Cross-entropy at the last loop on the validation windows of the training log, by "
-        "optimizer step.",
-        ("trajectory",),
+        "Cross-entropy (nats a token) at the last loop on the validation windows of the training "
+        "log, by optimizer step and by training FLOPs; at the fine dots the cheapest cell ends, "
+        "and all can be compared at equal FLOPs.",
+        ("trajectory", "timing"),
         spread="range",
+    ),
+    Item(
+        "initialization",
+        "Is it the initialization?",
+        "Initialization",
+        "Norm by loop and perplexity by exit of cells that differ in their initialization alone: "
+        "PyTorch's default, with a tied embedding N(0, 1), beside a small one. Validation split. "
+        "Triangles at the edge are points off the scale.",
+        ("exits", "norms"),
+        when=two_initializations,
     ),
 )
 

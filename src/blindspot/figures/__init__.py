@@ -13,15 +13,29 @@ from blindspot import style
 from blindspot.catalogue import FIGURES
 from blindspot.collected import Collected
 from blindspot.errors import BlindspotError
-from blindspot.figures import depth, scale, training
+from blindspot.figures import (
+    depth,
+    initialization,
+    interventions,
+    mechanism,
+    scale,
+    tails,
+    training,
+)
 from blindspot.figures.panels import Panels
 
 DRAWN: dict[str, Callable[[Collected], Panels]] = {
     "norm-over-training": scale.norm_over_training,
     "norm-by-loop": scale.norm_by_loop,
+    "token-norm-survival": tails.token_norm_survival,
+    "radial-fraction": mechanism.radial_fraction,
+    "update-lemma": mechanism.update_lemma,
     "perplexity-by-depth": depth.perplexity_by_depth,
     "frontier": depth.frontier,
+    "clamp": interventions.clamp,
+    "halting": interventions.halting,
     "training-curves": training.training_curves,
+    "initialization": initialization.initialization,
 }
 
 
@@ -41,9 +55,12 @@ def caption(name: str, collected: Path) -> str:
     item, c = FIGURES[name], Collected(collected)
     parts = [item.caption, c.about(), c.seeds()]
     parts += c.scored(item.reads)
-    band = item.spread == "range"
-    parts.append("Lines are means over seeds" + (", bands all seeds." if band else "."))
-    parts.append("" if band else c.interval())
+    if item.spread == "pooled":
+        parts.append("Tokens of all seeds are pooled.")
+    elif item.spread == "range":
+        parts.append("Lines are means over seeds, bands all seeds.")
+    else:
+        parts += ["Lines are means over seeds.", c.interval()]
     parts += [c.machine(), c.untimed()] if "throughput" in item.reads else []
     parts.append(c.missing())
     return " ".join(part for part in parts if part)

@@ -17,6 +17,7 @@ from blindspot.figures.panels import (
     log_axis,
     log_limits,
     loop_axis,
+    nothing,
     off_scale,
     panels,
 )
@@ -85,12 +86,9 @@ def frontier(collected: Collected) -> Panels:
     speed = speed[["size", "cell", "k", *(f"tokens_per_s{q}" for q in ("", "_q25", "_q75"))]]
     points = exits(collected).merge(speed, on=["size", "cell", "k"])
     sizes = [size for size in collected.sizes if size in set(points["size"])]
-    figure = panels(collected, sizes or collected.sizes[:1], [2.6])
     if not sizes:
-        ax = figure.axes[0, 0]
-        ax.text(0.5, 0.5, "throughput is not measured", transform=ax.transAxes, ha="center")
-        ax.set_axis_off()
-        return figure
+        return nothing(collected, "throughput is not measured")
+    figure = panels(collected, sizes, [2.6])
     for ax, size in zip(figure.axes[0], sizes, strict=True):
         part = points[points["size"] == size]
         ax.set_xscale("log")

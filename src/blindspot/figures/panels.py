@@ -50,18 +50,27 @@ class Panels:
         )
 
 
-def panels(collected: Collected, sizes: Sequence[str], heights: Sequence[float]) -> Panels:
-    """One column a size, one row a height (inches of axes, roughly), titles on the first row."""
-    width = WIDTH if len(sizes) > 1 else NARROW
+def panels(collected: Collected, titles: Sequence[str], heights: Sequence[float]) -> Panels:
+    """One column a title (mostly a size), one row a height (inches of axes, roughly)."""
+    width = WIDTH if len(titles) > 1 else NARROW
     layout = ConstrainedLayoutEngine(w_pad=0.05, h_pad=0.05, hspace=0.04, wspace=0.03)
     figure = Figure(figsize=(width, sum(heights) + 0.75), layout=layout)
     FigureCanvasAgg(figure)
     axes = figure.subplots(
-        len(heights), len(sizes), squeeze=False, gridspec_kw={"height_ratios": list(heights)}
+        len(heights), len(titles), squeeze=False, gridspec_kw={"height_ratios": list(heights)}
     )
-    for ax, size in zip(axes[0], sizes, strict=True):
-        ax.set_title(size, loc="left")
+    for ax, title in zip(axes[0], titles, strict=True):
+        ax.set_title(title, loc="left")
     return Panels(figure, axes, collected, styles(collected.cells))
+
+
+def nothing(collected: Collected, why: str) -> Panels:
+    """A figure that a study cannot have, saying so."""
+    figure = panels(collected, [""], [1.0])
+    ax = figure.axes[0, 0]
+    ax.text(0.5, 0.5, why, transform=ax.transAxes, ha="center")
+    ax.set_axis_off()
+    return figure
 
 
 def lines(
@@ -188,6 +197,21 @@ def plain(value: float) -> str:
         head = "" if abs(factor - 1) < 1e-6 else f"{factor:.3g}\\times"
         return f"${head}10^{{{exponent}}}$"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def symlog_axis(ax: Axes, values: pd.Series, linear: float) -> None:
+    """A y-axis for values of both signs: linear within `linear` of zero, logarithmic beyond."""
+    x = values[np.isfinite(values)]
+    low, high = min(float(x.min()), -linear), max(float(x.max()), linear)
+    ax.set_yscale("symlog", linthresh=linear, linscale=0.6)
+    ax.set_ylim(low * (1.6 if low < -linear else 1.3), high * (1.6 if high > linear else 1.3))
+    decades = [10.0**i for i in range(-12, 13)]
+    marks = [m for m in decades if linear <= m <= max(-low, high) * 1.6]
+    step = 1 + len(marks) // 4  # few labels on a low panel
+    marks = marks[::step]
+    ticks = [-m for m in marks if -m >= low * 1.6] + [0.0] + [m for m in marks if m <= high * 1.6]
+    ax.set_yticks(ticks, [("−" if t < 0 else "") + plain(abs(t)) for t in ticks])
+    ax.yaxis.set_minor_locator(NullLocator())
 
 
 def loop_axis(ax: Axes, depths: Sequence[int], loops: int, named: bool = True) -> None:

@@ -4,6 +4,8 @@ from functools import partial
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.transforms import ScaledTranslation
 
 from blindspot.collected import Collected
 from blindspot.figures.panels import (
@@ -20,16 +22,22 @@ from blindspot.figures.panels import (
 )
 from blindspot.stats import over_seeds
 
+#: Norms whose first passing is shown, each with a marker of its own.
+PASSED = {100.0: "o", 1000.0: "s", 10_000.0: "D"}
+
 
 def norm_over_training(collected: Collected) -> Panels:
-    """|H_K| by optimizer step."""
+    """|H_K| by optimizer step; below, the step at which it first passes 100, 1,000 and 10,000."""
     t = collected.frame("trajectory")
     t = t[(t["split"] == "train") & (t["k"] == collected.loops)]
     mean = over_seeds(t, ["size", "cell", "step"], ["norm_mean"])
-    figure = panels(collected, collected.sizes, [2.2])
+    cells = [cell for cell in collected.cells if cell in set(mean["cell"])]
+    figure = panels(collected, collected.sizes, [2.0, 0.35 + 0.15 * len(cells)])
     limits = log_limits(mean["norm_mean"])
-    for ax, size in zip(figure.axes[0], collected.sizes, strict=True):
+    passing = first_passing(t)
+    for column, size in enumerate(collected.sizes):
         part = mean[mean["size"] == size]
+        ax, below = figure.axes[:, column]
         ax.set_yscale("log")
         ax.set_ylim(limits)
         lines(ax, part, "step", "norm_mean", figure.style)
@@ -37,10 +45,53 @@ def norm_over_training(collected: Collected) -> Panels:
         step_axis(ax, part["step"])
         off_scale(ax, part, "step", "norm_mean", figure.style)
         log_axis(ax)
-        ax.set_ylabel("")
+        ax.set(xlabel="", ylabel="")
+        own = passing[passing["size"] == size].set_index("cell")
+        for row, cell in enumerate(cells):
+            look = figure.style[cell]
+            if cell not in own.index:
+                if cell in set(part["cell"]):
+                    below.text(0.01 * part["step"].max(), row, "stays below 100", va="center",
+                               fontsize=6, color=NOTE)  # fmt: skip
+                continue
+            for i, (_, at) in enumerate(own.loc[[cell]].iterrows()):
+                # Open where not every seed passes; side by side where two are passed at one step.
+                face = look.color if at["seeds"] == at["runs"] else "white"
+                same = (own.loc[[cell], "step"].iloc[:i] == at["step"]).sum()
+                aside = ScaledTranslation(5.5 / 72 * same, 0, figure.figure.dpi_scale_trans)
+                below.plot(at["step"], row, PASSED[at["norm"]], color=look.color,
+                           markerfacecolor=face, markersize=4.4, clip_on=False,
+                           transform=below.transData + aside)  # fmt: skip
+        step_axis(below, part["step"])
+        _named_rows(below, cells, column == 0)
     figure.axes[0, 0].set_ylabel(f"norm of $H_{{{collected.loops}}}$")
-    figure.legend(mean["cell"])
+    marks = [
+        Line2D([], [], color=NOTE, marker=marker, linestyle="none", label=f"passes {norm:,.0f}")
+        for norm, marker in PASSED.items()
+    ]
+    figure.legend(cells, marks)
     return figure
+
+
+def first_passing(train: pd.DataFrame) -> pd.DataFrame:
+    """By size, cell and norm of `PASSED`: mean over seeds of the first logged step at which
+    `norm_mean` is at least that; `seeds` that get there, of so many `runs`."""
+    rows = []
+    for (size, cell), part in train.groupby(["size", "cell"], sort=False):
+        for norm in PASSED:
+            steps = part[part["norm_mean"] >= norm].groupby("seed")["step"].min()
+            if len(steps):
+                counts = {"seeds": len(steps), "runs": part["seed"].nunique()}
+                rows.append({"size": size, "cell": cell, "norm": norm, "step": steps.mean()})
+                rows[-1] |= counts
+    return pd.DataFrame(rows, columns=["size", "cell", "norm", "step", "seeds", "runs"])
+
+
+def _named_rows(ax: Axes, cells: list[str], named: bool) -> None:
+    """A y-axis with one row a cell, in the order of the config from the top."""
+    ax.set_yticks(range(len(cells)), cells if named else [""] * len(cells))
+    ax.tick_params(axis="y", length=0)
+    ax.set_ylim(len(cells) - 0.4, -0.6)
 
 
 def norm_by_loop(collected: Collected) -> Panels:
@@ -90,9 +141,7 @@ def _factors(figure: Panels, ax: Axes, norms: pd.DataFrame, cells: list[str], na
         ax.plot([at["first"], at["rest"]], [row, row], color="#CCCCCC", linewidth=0.8, zorder=1)
         for value, face in ((at["first"], "white"), (at["rest"], look.color)):
             ax.plot(value, row, "o", color=look.color, markerfacecolor=face, markersize=4.6)
-    ax.set_yticks(range(len(cells)), cells if named else [""] * len(cells))
-    ax.tick_params(axis="y", length=0)
-    ax.set_ylim(len(cells) - 0.4, -0.6)
+    _named_rows(ax, cells, named)
     ax.set_xlim(log_limits(pd.concat([mean["first"], mean["rest"], pd.Series([0.9, 1.1])])))
     log_axis(ax, "x")
     ax.set_xlabel(

@@ -1,9 +1,12 @@
 """Figures of the training itself."""
 
 import pandas as pd
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from blindspot.collected import Collected
-from blindspot.figures.panels import Panels, lines, panels, step_axis
+from blindspot.figures.panels import NOTE, Panels, lines, panels, plain, step_axis
+from blindspot.matched import costs
 from blindspot.stats import over_seeds
 
 #: The first part of training, where all curves fall steeply, may leave the panel by its top.
@@ -11,21 +14,32 @@ SETTLED = 0.1
 
 
 def training_curves(collected: Collected) -> Panels:
-    """Validation CE at the last loop by optimizer step."""
-    t = collected.frame("trajectory")
-    t = t[(t["split"] == "validation") & (t["k"] == collected.loops) & (t["step"] > 0)]
-    mean = over_seeds(t, ["size", "cell", "step"], ["ce"])
-    figure = panels(collected, collected.sizes, [2.4])
-    for ax, size in zip(figure.axes[0], collected.sizes, strict=True):
-        part = mean[mean["size"] == size]
-        ax.set_ylim(settled_limits(part))
-        held = ax.get_ylim()
-        lines(ax, part, "step", "ce", figure.style)
-        ax.set_ylim(held)
-        step_axis(ax, part["step"])
-        ax.set_ylabel("")
-    figure.axes[0, 0].set_ylabel(f"validation CE at loop {collected.loops} (nats/token)")
-    figure.legend(mean["cell"])
+    """Validation CE at the last loop, by optimizer step and by training FLOPs."""
+    points = costs(collected)
+    points = points[points["step"] > 0]
+    # FLOPs are a function of cell and step, so that seeds share them.
+    mean = over_seeds(points, ["size", "cell", "step", "FLOPs"], ["ce"])
+    figure = panels(collected, collected.sizes, [1.9, 1.9])
+    for row, x in enumerate(("step", "FLOPs")):
+        for ax, size in zip(figure.axes[row], collected.sizes, strict=True):
+            part = mean[mean["size"] == size]
+            ax.set_ylim(settled_limits(part))
+            held = ax.get_ylim()
+            lines(ax, part, x, "ce", figure.style)
+            ax.set_ylim(held)
+            if x == "step":
+                step_axis(ax, part["step"])
+            else:
+                budget = part.groupby("cell")["FLOPs"].max().min()
+                ax.axvline(budget, color=NOTE, linewidth=0.9, linestyle=(0, (1, 1.5)), zorder=1)
+                ax.set_xlim(0, part["FLOPs"].max() * 1.02)
+                ax.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+                ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
+                ax.set_xlabel("training FLOPs")
+            ax.set_ylabel("")
+        figure.axes[row, 0].set_ylabel(f"validation CE at loop {collected.loops}")
+    line = Line2D([], [], color=NOTE, linewidth=0.9, linestyle=(0, (1, 1.5)), label="equal FLOPs")
+    figure.legend(mean["cell"], [line])
     return figure
 
 

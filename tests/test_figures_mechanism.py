@@ -1,0 +1,204 @@
+"""Figures of tails, gradients, updates, interventions, budgets and initializations: what is drawn
+equals what was measured."""
+
+import math
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.lines import Line2D
+
+import synthetic
+from blindspot import catalogue, figures, style
+from blindspot.collect import collect
+from blindspot.collected import Collected
+from blindspot.figures import interventions, panels, scale, tails
+from test_figures import visible
+
+CELLS = ["terminal-rms", "perloop-rms", "perloop-raw"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One size, three cells, two seeds."""
+    folder = tmp_path_factory.mktemp("made")
+    study = synthetic.make_study(folder, ["44m"], CELLS, [42, 101], steps=400)
+    synthetic.write(study)
+    collect(study, folder / "collected")
+    return folder / "collected"
+
+
+@cache
+def drawn(name: str, collected: Path) -> panels.Panels:
+    with style.theme():
+        return figures.DRAWN[name](Collected(collected))
+
+
+def curve(ax: Axes, cell: str, points: int) -> Line2D:
+    """The line of that cell with so many points."""
+    look = style.KNOWN[cell]
+    (line,) = [
+        line
+        for line in ax.get_lines()
+        if to_hex(line.get_color()).upper() == look.color
+        and len(line.get_xdata()) == points
+        and line.get_linestyle() != "None"
+    ]
+    return line
+
+
+def test_survival_against_a_loop_over_tokens():
+    rng = np.random.default_rng(0)
+    tokens = np.concatenate([rng.lognormal(2, 1, 400), rng.lognormal(2, 1, 300)])
+    place = np.floor(np.log10(tokens) * 50)
+    rows = []
+    for part in (place[:400], place[400:]):  # two seeds: the same bins, counted apart
+        for at, count in zip(*np.unique(part, return_counts=True), strict=True):
+            rows.append({"size": "s", "cell": "c", "low": 10 ** (at / 50), "count": count})
+    found = tails.survival(pd.DataFrame(rows))
+    for norm, share in zip(found["norm"], found["share"], strict=True):
+        above = sum(1 for token in tokens if token >= norm * (1 - 1e-12))
+        assert share == pytest.approx(above / len(tokens))
+    assert found["share"].iloc[0] == 1 and found["share"].is_monotonic_decreasing
+
+
+def test_first_passing_against_a_loop():
+    steps, norms = [1, 10, 20, 30], {1: [50, 120, 90, 2000], 2: [50, 60, 99, 100]}
+    rows = [
+        {"size": "s", "cell": "c", "seed": seed, "step": step, "norm_mean": norm}
+        for seed, values in norms.items()
+        for step, norm in zip(steps, values, strict=True)
+    ]
+    found = scale.first_passing(pd.DataFrame(rows)).set_index("norm")
+    # 100 is passed at 10 and at 30, 1,000 by one of two at 30, 10,000 by none.
+    assert found.loc[100, ["step", "seeds", "runs"]].tolist() == [20, 2, 2]
+    assert found.loc[1000, ["step", "seeds", "runs"]].tolist() == [30, 1, 2]
+    assert 10_000 not in found.index
+
+
+def test_norms_that_stay_small_are_said_to(made: Path):
+    below = drawn("norm-over-training", made).axes[1, 0]
+    texts = {text.get_position()[1]: text.get_text() for text in below.texts}
+    assert texts == {2: "stays below 100"}  # perloop-raw, the third row
+    t = pd.read_csv(made / "trajectory.csv").query("split == 'train' and k == 4")
+    own = t.query("cell == 'perloop-rms' and norm_mean >= 10000").groupby("seed")["step"].min()
+    (mark,) = [x for x in below.get_lines() if x.get_marker() == "D"]
+    assert mark.get_xdata()[0] == pytest.approx(own.mean())
+
+
+def test_radial_fractions_are_those_measured(made: Path):
+    figure = drawn("radial-fraction", made)
+    g = pd.read_csv(made / "gradients.csv").query("source == 'ce' and dtype == 'float64'")
+    for row, path, depths in ((0, "immediate", (1, 2, 3, 4)), (1, "recurrence", (1, 2, 3))):
+        line = curve(figure.axes[row, 0], "perloop-raw", len(depths))
+        expected = [
+            g.query(f"path == '{path}' and cell == 'perloop-raw' and k == {k}")[
+                "cos_abs_mean"
+            ].mean()
+            for k in depths
+        ]
+        assert line.get_ydata() == pytest.approx(expected)
+    # Chance, and the floor of float32 over blind readouts, are lines across.
+    across = [x.get_ydata()[0] for x in figure.axes[0, 0].get_lines() if len(x.get_ydata()) == 2
+              and x.get_ydata()[0] == x.get_ydata()[1]]  # fmt: skip
+    assert any(y == pytest.approx(math.sqrt(2 / math.pi / 512), rel=1e-3) for y in across)
+    assert any(3e-9 < y < 1e-8 for y in across)
+    # Exits of terminal cells that were not trained are dotted.
+    assert curve(figure.axes[0, 0], "terminal-rms", 3).get_linestyle() == ":"
+
+
+def test_the_update_lemma_is_drawn_along_k_and_at_fixed_u(made: Path):
+    check, angular, radial = drawn("update-lemma", made).axes[0]
+    u = pd.read_csv(made / "updates.csv").query("cell == 'perloop-rms'").groupby("k")
+    assert curve(angular, "perloop-rms", 30).get_ydata() == pytest.approx(
+        u["angular_step_norm_mean"].mean().to_numpy()
+    )
+    assert curve(radial, "perloop-rms", 30).get_ydata() == pytest.approx(
+        u["radial_mean"].mean().to_numpy()
+    )
+    assert radial.get_yscale() == "symlog"
+    own = [x for x in check.get_lines() if to_hex(x.get_color()).upper() == "#D55E00"]
+    assert sorted(x.get_ydata()[0] for x in own) == pytest.approx([1.5, 2.0])
+    # The guide falls as 1/s.
+    guide = next(x for x in check.get_lines() if to_hex(x.get_color()) == panels.NOTE.lower())
+    x, y = guide.get_xdata(), guide.get_ydata()
+    assert x[0] * y[0] == pytest.approx(x[1] * y[1])
+
+
+def test_clamp_changes_are_those_measured(made: Path):
+    axes = drawn("clamp", made).axes
+    c = pd.read_csv(made / "clamp.csv").query("cell == 'perloop-raw'")
+    for row, name in enumerate(("norm", "radial")):
+        expected = c[c["intervention"] == name].groupby("k")["change_mean"].mean()
+        assert curve(axes[row, 0], "perloop-raw", 4).get_ydata() == pytest.approx(
+            expected.to_numpy()
+        )
+
+
+def test_halting_curves_share_an_axis():
+    """Seeds with other thresholds: read off at the same mean loops, between the two around it."""
+    rows = [
+        {"size": "s", "cell": "c", "seed": seed, "mean_loops": x, "relative_ppl": y}
+        for seed, points in {
+            1: [(1, 1.5), (2, 1.1), (4, 1.0)],
+            2: [(1, 2), (3, 1.2), (4, 1)],
+        }.items()
+        for x, y in points
+    ]
+    found = interventions.on_grid(pd.DataFrame(rows), 4).set_index(["seed", "loops"])
+    values = found["relative_ppl"]
+    assert values[1, 3.0] == pytest.approx(1.05) and values[2, 3.0] == pytest.approx(1.2)
+    assert values[2, 2.0] == pytest.approx(1.6) and len(values) == 62
+
+
+def test_training_curves_at_equal_flops(made: Path):
+    axes = drawn("training-curves", made).axes
+    t = pd.read_csv(made / "trajectory.csv").query("split == 'validation' and k == 4 and step > 0")
+    for cell, flops in (("terminal-rms", 0.892e9), ("perloop-rms", 1.076e9)):
+        own = t[t["cell"] == cell].groupby("tokens")["ce"].mean()
+        line = curve(axes[1, 0], cell, len(own))
+        assert line.get_xdata() == pytest.approx(own.index * flops, rel=1e-3)
+        assert line.get_ydata() == pytest.approx(own.to_numpy())
+
+
+def test_two_initializations_side_by_side(tmp_path: Path):
+    study = synthetic.make_study(tmp_path, ["44m"], synthetic.INIT, [42, 101], steps=200)
+    synthetic.write(study, synthetic.TOY)
+    collect(study, tmp_path / "c")
+    figure = drawn("initialization", tmp_path / "c")
+    titles = [ax.get_title(loc="left") for ax in figure.axes[0]]
+    assert titles == ["44m, default", "44m, N(0, 0.02²)"]
+    norms = pd.read_csv(tmp_path / "c" / "norms.csv")
+    for column, cell in enumerate(("perloop-rms", "perloop-rms-std0.02")):
+        own = norms[norms["cell"] == cell].query("k >= 1").groupby("k")["l2_mean"].mean()
+        # In both columns the cell has one look: only the initialization differs.
+        line = curve(figure.axes[0, column], "perloop-rms", 4)
+        assert line.get_ydata() == pytest.approx(own.to_numpy())
+    figure.figure.canvas.draw()
+    boxes = [(t.get_text(), t.get_window_extent().padded(-1)) for t in visible(figure.figure)]
+    for (one, a), (other, b) in combinations(boxes, 2):
+        assert not a.overlaps(b), f"{one!r} and {other!r}"
+    assert "initialization" in catalogue.of(catalogue.FIGURES, study.config)
+
+
+def test_one_initialization_is_said_and_is_no_target(made: Path):
+    (text,) = drawn("initialization", made).axes[0, 0].texts
+    assert text.get_text() == "this study has one initialization"
+    config = synthetic.make_study(made, ["44m"], CELLS).config
+    assert "initialization" not in catalogue.of(catalogue.FIGURES, config)
+
+
+@pytest.mark.parametrize("values", [[0.0, 0.0], [-5.0, 1e4], [0.001, 0.002], [-300.0, -0.1]])
+def test_a_symmetric_log_axis_holds_all_values(values: list[float]):
+    from matplotlib.figure import Figure
+
+    ax = Figure().add_subplot()
+    panels.symlog_axis(ax, pd.Series([*values, math.nan]), linear=0.01)
+    low, high = ax.get_ylim()
+    assert low < min(values) and max(values) < high and low < 0 < high
+    assert 0 in ax.get_yticks() and len(ax.get_yticks()) <= 12
