@@ -24,6 +24,7 @@ rule all:
     input:
         rules.tables.input,
         rules.figures.input,
+        rules.claims.output,
         rules.report.output,
 
 

@@ -136,6 +136,14 @@ def figure(name: str, collected: Folder, out: Folder) -> None:
 
 
 @app.command()
+def claims(collected: Folder, out: Folder) -> None:
+    """Judge each claim of the paper by what the study measured."""
+    from blindspot.claims import write
+
+    write(collected, out)
+
+
+@app.command()
 def summary(results: Folder) -> None:
     """Print what a study showed: drift, and what depth buys."""
     from blindspot.summary import summary as summarize

@@ -50,7 +50,10 @@ REPORT_ARGUMENTS = " ".join(
     + ([f"--config {workflow.config_settings.config_args}"] if OVERRIDE else [])
 )
 #: Targets that only publish what is there: whatever is missing, they never train.
-PUBLISHING = {"figures", "tables", "report", "collect"}
+PUBLISHING = {"figures", "tables", "claims", "report", "collect"}
+#: What this study can show; some items need conditions that not every study has.
+TABLES = {name: t for name, t in catalogue.TABLES.items() if t.when(study.config)}
+FIGURES = {name: f for name, f in catalogue.FIGURES.items() if f.when(study.config)}
 
 
 def pending(path: Path) -> bool:
@@ -131,5 +134,5 @@ def timed() -> list[str]:
 wildcard_constraints:
     run=only(RUNS),
     size=only(study.config.sizes),
-    table=only(catalogue.TABLES),
-    figure=only(catalogue.FIGURES),
+    table=only(TABLES),
+    figure=only(FIGURES),

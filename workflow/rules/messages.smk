@@ -38,6 +38,10 @@ def finish() -> None:
         lines.append(f"Report: {html.resolve().as_uri()}")
     if (study.results / "tables" / "main.csv").exists():
         lines.append(summary(study.results))
+    if (study.results / "claims.csv").exists():
+        from blindspot import claims  # pandas: not at parse time
+
+        lines.append(claims.summary(study.results / "claims.csv"))
     logger.info("\n".join(lines))
 
 

@@ -27,7 +27,7 @@ rule collect:
 
 rule table:
     input:
-        lambda wildcards: collected(catalogue.TABLES[wildcards.table]),
+        lambda wildcards: collected(TABLES[wildcards.table]),
     output:
         report(
             f"{RESULTS}/tables/{{table}}.csv",
@@ -45,7 +45,7 @@ rule table:
     params:
         collected=f"{RESULTS}/collected",
         out=lambda wildcards, output: Path(output[0]).parent,
-        caption=lambda wildcards: describe(catalogue.TABLES[wildcards.table]),
+        caption=lambda wildcards: describe(TABLES[wildcards.table]),
     message:
         "table {wildcards.table}"
     shell:
@@ -55,7 +55,7 @@ rule table:
 
 rule figure:
     input:
-        lambda wildcards: collected(catalogue.FIGURES[wildcards.figure]),
+        lambda wildcards: collected(FIGURES[wildcards.figure]),
     output:
         f"{RESULTS}/figures/{{figure}}.pdf",
         report(
@@ -72,7 +72,7 @@ rule figure:
     params:
         collected=f"{RESULTS}/collected",
         out=lambda wildcards, output: Path(output[0]).parent,
-        caption=lambda wildcards: describe(catalogue.FIGURES[wildcards.figure]),
+        caption=lambda wildcards: describe(FIGURES[wildcards.figure]),
     message:
         "figure {wildcards.figure}"
     shell:
@@ -80,15 +80,41 @@ rule figure:
         " 2>&1 | tee {log:q}"
 
 
+rule claims:
+    # The ledger: each claim of the paper beside what this study measured, with a verdict.
+    input:
+        rules.collect.output,
+    output:
+        report(
+            f"{RESULTS}/claims.csv",
+            category="Claims",
+            caption="../report/claims.rst",
+            labels={"claims": "ledger"},
+        ),
+        f"{RESULTS}/claims.md",
+    log:
+        f"{WORK}/logs/publish/{study.config.study}-claims.log",
+    localrule: True
+    conda:
+        "../../envs/publish.yaml"
+    params:
+        collected=f"{RESULTS}/collected",
+        out=lambda wildcards, output: Path(output[0]).parent,
+    message:
+        "claim ledger"
+    shell:
+        "blindspot claims --collected {params.collected:q} --out {params.out:q} 2>&1 | tee {log:q}"
+
+
 rule tables:
     input:
-        expand("{results}/tables/{table}.csv", results=RESULTS, table=catalogue.TABLES),
+        expand("{results}/tables/{table}.csv", results=RESULTS, table=TABLES),
     localrule: True
 
 
 rule figures:
     input:
-        expand("{results}/figures/{figure}.pdf", results=RESULTS, figure=catalogue.FIGURES),
+        expand("{results}/figures/{figure}.pdf", results=RESULTS, figure=FIGURES),
     localrule: True
 
 
@@ -98,6 +124,7 @@ rule report:
     input:
         rules.tables.input,
         rules.figures.input,
+        rules.claims.output,
     output:
         f"{RESULTS}/report.html",
     log:
@@ -110,5 +137,5 @@ rule report:
     message:
         "report {output}"
     shell:
-        "snakemake --report {output:q} --nolock --cores 1 {params.configs} -- tables figures"
+        "snakemake --report {output:q} --nolock --cores 1 {params.configs} -- tables figures claims"
         " > {log:q} 2>&1 || (cat {log:q} >&2; exit 1)"
