@@ -1,0 +1,70 @@
+"""The catalogue: what a study can have, by its config; files and map agree with it."""
+
+from pathlib import Path
+
+from blindspot import catalogue
+from blindspot.measure.names import FILES
+from blindspot.probes import PROBES
+from blindspot.sources import SOURCES
+from blindspot.study import Study
+
+ROOT = Path(__file__).parent.parent
+DEMO, INIT = ROOT / "studies/demo.yaml", ROOT / "studies/init.yaml"
+
+
+def load(*overlays: Path) -> Study:
+    return Study.load(ROOT / "config.yaml", overlays)
+
+
+def test_the_init_study_is_the_demo_under_two_initializations():
+    demo, init = load(DEMO), load(DEMO, INIT)
+    assert init.config.study == "init"
+    assert init.config.training == demo.config.training
+    assert init.config.sizes["0.1m"] == demo.config.sizes["0.1m"]
+    by_cell = {run.cell: run.spec for run in init.runs if run.seed == 42}
+    assert len(by_cell) == 8 and len(init.runs) == 24
+    for cell in ("perloop-rms", "perloop-raw", "perloop-rms-penalty", "terminal-rms"):
+        default, small = by_cell[cell], by_cell[f"{cell}-std0.02"]
+        assert (default.model.init_std, small.model.init_std) == (None, 0.02)
+        alike = small.model.model_copy(update={"init_std": None})
+        # Nothing else differs: the hashes are those of the demo's own runs.
+        assert small.model_copy(update={"model": alike}).hash == default.hash
+        assert default.hash in {run.spec.hash for run in demo.runs}
+
+
+def test_what_a_study_cannot_have_is_no_target():
+    for items in (catalogue.TABLES, catalogue.FIGURES):
+        of_init = catalogue.of(items, load(DEMO, INIT).config)
+        assert of_init == items
+        for study in (load(), load(DEMO)):
+            assert set(items) - set(catalogue.of(items, study.config)) == {"initialization"}
+
+
+def test_two_initializations_are_those_of_one_cell():
+    """Another cell with another initialization is not a partner; one named for the default is."""
+    base = {"loss": "per-loop", "readout": "rms"}
+
+    def asked(**cells: dict) -> bool:
+        study = Study.load(ROOT / "config.yaml", override={"cells": cells})
+        return catalogue.two_initializations(study.config)
+
+    assert not asked(a=base, b={"loss": "per-loop", "readout": "raw", "init_std": 0.02})
+    assert not asked(a=base, b=base | {"init_std": "default"})
+    assert asked(a=base, b=base | {"init_std": 0.02})
+
+
+def test_everything_that_is_measured_is_collected_and_read_by_name():
+    measured = {name for name, source in {**SOURCES, **PROBES}.items() if source.measured}
+    assert measured == set(FILES)
+    assert {"runs", "throughput", *SOURCES, *PROBES} == set(catalogue.COLLECTED)
+    for item in (*catalogue.TABLES.values(), *catalogue.FIGURES.values(), catalogue.CLAIMS):
+        assert set(item.reads) <= set(catalogue.COLLECTED)
+
+
+def test_the_map_names_every_table_and_figure():
+    text = (ROOT / "docs/map.md").read_text(encoding="utf-8")
+    for kind, items in (("tables", catalogue.TABLES), ("figures", catalogue.FIGURES)):
+        for name in items:
+            assert f"`{kind}/{name}`" in text, name
+    for name in catalogue.COLLECTED:
+        assert f"`{name}`" in text, name
