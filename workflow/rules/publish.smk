@@ -43,7 +43,7 @@ rule table:
     conda:
         "../../envs/publish.yaml"
     params:
-        collected=f"{RESULTS}/collected",
+        collected=lambda wildcards, input: Path(input[0]).parent,
         out=lambda wildcards, output: Path(output[0]).parent,
         caption=lambda wildcards: describe(TABLES[wildcards.table]),
     message:
@@ -70,7 +70,7 @@ rule figure:
     conda:
         "../../envs/publish.yaml"
     params:
-        collected=f"{RESULTS}/collected",
+        collected=lambda wildcards, input: Path(input[0]).parent,
         out=lambda wildcards, output: Path(output[0]).parent,
         caption=lambda wildcards: describe(FIGURES[wildcards.figure]),
     message:
@@ -98,7 +98,7 @@ rule claims:
     conda:
         "../../envs/publish.yaml"
     params:
-        collected=f"{RESULTS}/collected",
+        collected=lambda wildcards, input: Path(input[0]).parent,
         out=lambda wildcards, output: Path(output[0]).parent,
     message:
         "claim ledger"
