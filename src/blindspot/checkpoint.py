@@ -105,7 +105,8 @@ def restore(
             parameter.copy_(saved.tensors[name])
             if optimizer is not None:
                 optimizer.state[parameter] = {
-                    "step": torch.tensor(float(saved.meta["step"])),
+                    # The fused optimizer wants its step count where the parameter is.
+                    "step": torch.tensor(float(saved.meta["step"]), device=parameter.device),
                     **{m: saved.tensors[f"{m}.{name}"].to(parameter.device) for m in MOMENTS},
                 }
 
