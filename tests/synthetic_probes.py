@@ -40,7 +40,7 @@ PAPER: Mapping[str, Probe] = {
     "perloop-raw": RAW,
     "perloop-finalnorm": Probe(cos=1.3e-2, clamp=0.02, loops=1.78),
     "perloop-rms-penalty": RMS,
-    "perloop-rms-interloop": Probe(loops=1.9),
+    "perloop-rms-interloop": Probe(loops=1.9, bend=0.5),  # comes to rest
 }
 
 

@@ -266,7 +266,7 @@ FIGURES = _named(
         "radial increment (thin) from their limits; it must fall as 1/s (fine dots), which checks "
         "the instrument. Middle and right: both along the loops of the trained model, where s and "
         "direction change together; flat is what the lemma would have. Loops beyond the trained K "
-        "are shaded. Means over tokens.",
+        "are shaded. Means over tokens. Triangles at the edge are points off the scale.",
         ("updates", "update_fixed"),
         spread="range",
     ),
@@ -315,7 +315,7 @@ FIGURES = _named(
         "Training",
         "Cross-entropy (nats a token) at the last loop on the validation windows of the training "
         "log, by optimizer step and by training FLOPs; at the fine dots the cheapest cell ends, "
-        "and all can be compared at equal FLOPs.",
+        "and all can be compared at equal FLOPs. The steep first fifth may leave the panel.",
         ("trajectory", "timing"),
         spread="range",
     ),

@@ -25,6 +25,8 @@ from blindspot.stats import over_seeds
 KEYS = ["size", "cell", "k"]
 #: A readout whose |cos| is below this in float64 is blind; in float32 it shows rounding alone.
 BLIND = 1e-6
+#: Angular steps this far below the largest (of a cell that came to rest) leave the panel.
+DEEPEST = 1e-5
 
 
 def radial_fraction(collected: Collected) -> Panels:
@@ -41,7 +43,8 @@ def radial_fraction(collected: Collected) -> Panels:
             chance = own["chance_cos_abs"].iloc[0] if len(own) else np.nan
             values = pd.concat([mean["cos_abs_mean"], pd.Series([chance])])
             # On a short range intervals are as long as the axis; give them room.
-            limits = log_limits(values, room=0.06 if row == 0 else 0.3)
+            short = values.max() < 10 * values.min()
+            limits = log_limits(values, room=0.3 if short else 0.06)
             ax.set_yscale("log")
             ax.set_ylim(limits)
             ax.axhline(chance, color=NOTE, linewidth=0.9, linestyle=(0, (1, 1.5)), zorder=1)
@@ -95,7 +98,8 @@ def update_lemma(collected: Collected) -> Panels:
                 symlog_axis(ax, part[value], linear=1.0)
             else:
                 ax.set_yscale("log")
-                ax.set_ylim(log_limits(part[value]))
+                low, high = log_limits(part[value])
+                ax.set_ylim(max(low, high * DEEPEST), high)
             held = ax.get_ylim()
             lines(ax, part, "k", value, figure.style, "range", markersize=3)
             ax.set_ylim(held)
@@ -103,7 +107,7 @@ def update_lemma(collected: Collected) -> Panels:
             ax.set_xlim(-0.5, last + 0.5)
             ax.axvspan(collected.loops - 0.5, last + 0.5, color="#F3F3F3", linewidth=0, zorder=0)
             if value != "radial_mean":
-                off_scale(ax, part, "k", value, figure.style)
+                off_scale(ax, part, "k", value, figure.style, lift=0 if row else 11)
                 log_axis(ax)
             ax.set(xlabel="from loop k to k + 1" if row == len(sizes) - 1 else "", ylabel="")
         check.set(xlabel="norm s" if row == len(sizes) - 1 else "", ylabel=size)

@@ -5,12 +5,21 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from blindspot.collected import Collected
-from blindspot.figures.panels import NOTE, Panels, lines, panels, plain, step_axis
+from blindspot.figures.panels import (
+    NOTE,
+    Panels,
+    lines,
+    log_axis,
+    log_limits,
+    panels,
+    plain,
+    step_axis,
+)
 from blindspot.matched import costs
 from blindspot.stats import over_seeds
 
 #: The first part of training, where all curves fall steeply, may leave the panel by its top.
-SETTLED = 0.1
+SETTLED = 0.2
 
 
 def training_curves(collected: Collected) -> Panels:
@@ -23,10 +32,12 @@ def training_curves(collected: Collected) -> Panels:
     for row, x in enumerate(("step", "FLOPs")):
         for ax, size in zip(figure.axes[row], collected.sizes, strict=True):
             part = mean[mean["size"] == size]
+            ax.set_yscale("log")
             ax.set_ylim(settled_limits(part))
             held = ax.get_ylim()
             lines(ax, part, x, "ce", figure.style)
             ax.set_ylim(held)
+            log_axis(ax)
             if x == "step":
                 step_axis(ax, part["step"])
             else:
@@ -46,6 +57,4 @@ def training_curves(collected: Collected) -> Panels:
 def settled_limits(part: pd.DataFrame) -> tuple[float, float]:
     """Limits of CE that show the end of training and most of the way there."""
     late = part[part["step"] >= SETTLED * part["step"].max()]
-    low, high = late["ce"].min(), late["ce"].max()
-    margin = 0.05 * (high - low) or 0.1
-    return float(low - margin), float(high + margin)
+    return log_limits(late["ce"])
