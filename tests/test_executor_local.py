@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent / "slurm"))
 from study import TOY, Study
 
 
+@pytest.mark.slow
 class TestSuite(TestWorkflowsLocalStorageBase):
     """Snakemake's own tests of executor plugins."""
 
@@ -89,18 +90,20 @@ def verdict(folder: Path) -> tuple[str, str]:
     return outcome, str(value)
 
 
-def test_time_limits(submission: Callable[..., Path], tmp_path: Path) -> None:
+def test_time_limits(
+    submission: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Each attempt goes on where the last has stopped, until the work is done."""
-    folder = submission(trainer(30, 0.1))
-    local.run(folder, 3.0, 1.5, 9)
+    folder = submission(trainer(24, 0.1))
+    local.run(folder, 2.8, 1.4, 9)
     assert verdict(folder)[0] == "success"
     events = history(tmp_path)
     assert len(events) >= 4
-    assert events[-1][1:] == ["end", "30"]
+    assert events[-1][1:] == ["end", "24"]
     stops = [event[2] for event in events if event[1] == "stop"]
     starts = [event[2:] for event in events if event[1] == "start"]
     assert starts == [[step, str(n)] for n, step in enumerate(["0", *stops])]
-    log = (folder / "local_0_0_log.out").read_text()
+    log = capfd.readouterr().out
     assert all(f"== attempt {n + 1} of name" in log for n in range(len(starts)))
 
 
@@ -283,7 +286,7 @@ def study(tmp_path: Path) -> Iterator[Callable[..., Study]]:
 
 def test_controller_killed(study: Callable[..., Study]) -> None:
     """The next controller finds what runs, submits nothing twice; Ctrl-C ends it within 10 s."""
-    toy = study(runs=1, steps=150, seconds=0.1, every=1000)
+    toy = study(runs=1, steps=80, seconds=0.1, every=1000)
     toy.start("--until", "train")
     toy.wait("training", toy.started)
     toy.controllers[0].kill()

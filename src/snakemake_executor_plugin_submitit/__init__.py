@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_interface_common.exceptions import WorkflowError
-from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
-from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
-from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo  # type: ignore[import-untyped]
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor  # type: ignore[import-untyped]
+from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase  # type: ignore[import-untyped]
 
 from snakemake_executor_plugin_submitit.records import (
     Record,
@@ -172,6 +172,8 @@ class Executor(RemoteExecutor):
     async def check_active_jobs(
         self, active_jobs: list[SubmittedJobInfo]
     ) -> AsyncGenerator[SubmittedJobInfo, None]:
+        if not active_jobs:
+            return  # this thread may run before the constructor has ended
         news = self.cluster.poll()
         for folder in {info.aux["record"].folder for info in active_jobs}:
             with suppress(OSError):  # an NFS client looks anew at a folder that it has changed
@@ -194,7 +196,8 @@ class Executor(RemoteExecutor):
         # Not those given: they are none while the other thread looks at them.
         jobs = list(self.live.values())
         for job in jobs:
-            job.cancelled.touch()
+            with suppress(OSError):
+                job.cancelled.touch()
         if any(job.job_id.startswith("_") for job in jobs):
             self.cluster.look()  # for submissions that were cut short
             jobs = [job for job in jobs if self.cluster.state(job)[0]]

@@ -39,7 +39,7 @@ class Local:
         # By machine and user, so that studies side by side share no GPU either.
         self.slots = Path(tempfile.gettempdir(), f"snakemake-submitit-{os.getuid()}")
         self.slots.mkdir(exist_ok=True)
-        self.waiting: dict[Path, tuple[Record, Mapping[str, int]]] = {}
+        self.waiting: dict[Path, Any] = {}
 
     def parameters(self, threads: int, resources: Mapping[str, Any]) -> dict[str, Any]:
         return {"gpu": resources.get("gpu") or 0, "minutes": resources.get("runtime") or 10**6}
@@ -53,13 +53,16 @@ class Local:
 
     def poll(self) -> bool:
         """Start what waits and finds its GPUs free. What is known of local jobs is never old."""
+        served = True
         for job, given in list(self.waiting.values()):
             gpus: dict[str, Any] = {}
             for slot, gpu in itertools.product(range(self.settings.jobs_per_gpu), self.gpus):
-                wanted = len(gpus) < given["gpu"] and gpu not in gpus
+                wanted = served and len(gpus) < given["gpu"] and gpu not in gpus
                 if wanted and (free := lock(self.slots / f"gpu-{gpu}.{slot}")):
                     gpus[gpu] = free
-            if len(gpus) == given["gpu"] and self.waiting.pop(job.folder, None):
+            if len(gpus) < given["gpu"]:
+                served = False  # who wants many GPUs isn't overtaken by those who want few
+            elif self.waiting.pop(job.folder, None):
                 self._start(job, 60 * given["minutes"], gpus)
             for free in gpus.values():
                 free.close()
@@ -70,10 +73,13 @@ class Local:
         arguments = [str(job.folder), str(seconds), str(delay), str(self.settings.max_requeues)]
         # The runner inherits the locks and holds them as long as it lives, whatever becomes of
         # this controller.
-        with lock(job.folder / "alive") as alive:
+        with lock(job.folder / "alive") as alive, job.log.open("a") as log:
             subprocess.Popen(
                 [sys.executable, "-m", __name__, *arguments],
                 env=clean_environment(os.environ) | {"CUDA_VISIBLE_DEVICES": ",".join(gpus)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
                 start_new_session=True,
                 pass_fds=[handle.fileno() for handle in (alive, *gpus.values())],
             )
@@ -98,10 +104,7 @@ def run(folder: Path, seconds: float, delay: float, max_requeues: int) -> None:
     env = {"SUBMITIT_EXECUTOR": "local", "SUBMITIT_LOCAL_JOB_ID": "local_0"}
     for restart in range(max_requeues + 2):  # the job itself refuses an attempt too many
         env[RESTARTS] = str(restart)
-        with (folder / "local_0_0_log.out").open("a") as log:
-            task = subprocess.Popen(
-                [*TASK, str(folder)], env=os.environ | env, stdout=log, stderr=log
-            )
+        task = subprocess.Popen([*TASK, str(folder)], env=os.environ | env)
         for wait, number in ((seconds - delay, signal.SIGUSR2), (delay, signal.SIGKILL)):
             try:
                 task.wait(wait)

@@ -95,9 +95,12 @@ def describe(root: Path, job: Any) -> Record:
 
 def submitted(root: Path) -> dict[Path, Record]:
     """All jobs that were submitted, and that no controller has seen ending, by their link."""
-    links = [path for path in (root / "jobs").iterdir() if not path.name.startswith(".")]
-    targets = {link: link.readlink() for link in links}
-    return {k: Record(k, root / to.parent.name, int(to.stem)) for k, to in targets.items()}
+    found = {}
+    for link in (root / "jobs").iterdir():
+        with suppress(FileNotFoundError):  # its end may be noticed in this moment
+            to = link.readlink()
+            found[link] = Record(link, root / to.parent.name, int(to.stem))
+    return {link: record for link, record in found.items() if not link.name.startswith(".")}
 
 
 @contextmanager

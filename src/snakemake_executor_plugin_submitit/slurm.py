@@ -20,13 +20,16 @@ POLL_SECONDS = 30.0
 DELAYS = (2, 4, 8, 16, 32, 60, 60, 60)
 _BUSY = "timed out|unable to contact|temporarily|connection|zero bytes|standby|communication|again"
 #: Why a job can never start.
-_NEVER = re.compile(r"PartitionTimeLimit|PartitionNodeLimit|BadConstraints|Invalid\w+|\w+PerJob\w*")
+_NEVER = re.compile(
+    r"PartitionTimeLimit|PartitionNodeLimit|BadConstraints|Invalid\w+|\w+PerJob\w*"
+    r"|launch failed requeued held|JobHoldMaxRequeue"
+)
 #: Final states; with words, if no result can follow.
 _ENDED = {
     "CANCELLED": "cancelled, not by this workflow",
     "OUT_OF_MEMORY": "out of memory; ask for more with mem_mb",
     "TIMEOUT": "time limit: it was not stopped and requeued in time",
-    **dict.fromkeys(("BOOT_FAIL", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "REVOKED"), ""),
+    **dict.fromkeys(("BOOT_FAIL", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "PREEMPTED"), ""),
 }
 _INHERITED = re.compile(
     r"(SLURM|SLURMD|SRUN|SBATCH|SUBMITIT)_(?!CONF$).*|(CUDA|ROCR)_VISIBLE_DEVICES"
@@ -41,8 +44,8 @@ def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def ask(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a command of Slurm, out of reach of the terminal's Ctrl-C."""
-    kept = {"capture_output": True, "text": True, "check": False, "start_new_session": True}
-    return subprocess.run(command, **kept, **options)
+    options |= {"capture_output": True, "check": False, "start_new_session": True}
+    return subprocess.run(command, text=True, **options)
 
 
 class Slurm:
@@ -101,7 +104,7 @@ class Slurm:
             done = ask(command, env=env, pass_fds=[held])
             if not done.returncode:
                 return jobs[0].set_job_id(done.stdout.strip().partition(";")[0])
-            reason = done.stderr.strip().rpartition("error: ")[2]
+            reason = re.sub(r"(?s).*(error|submission failed): ", "", done.stderr.strip())
             if seconds is None or not re.search(_BUSY, done.stderr, re.IGNORECASE):
                 raise RuntimeError(reason)
             self.logger.warning(f"Slurm is busy, asking again in {seconds} s: {reason}")

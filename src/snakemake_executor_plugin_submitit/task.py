@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -51,7 +50,7 @@ class Task(Checkpointable):
     #: Seconds that stopping may take.
     grace: float
     max_requeues: int
-    env: Mapping[str, str]
+    env: dict[str, str]
     cwd: Path = field(default_factory=Path.cwd)
     pid: int = field(default=0, init=False)
     code: int | None = field(default=None, init=False)
@@ -74,11 +73,13 @@ class Task(Checkpointable):
         signal.signal(signal.SIGTERM, self.leave)
         # A signal between the fork and the note of the pid would find nothing to stop.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        command, options = ["/bin/sh", "-c", self.command], {"cwd": self.cwd, "env": env | self.env}
-        process = subprocess.Popen(
-            command, preexec_fn=_before_exec, start_new_session=True, **options
-        )
-        self.pid = process.pid
+        self.pid = subprocess.Popen(
+            ["/bin/sh", "-c", self.command],
+            cwd=self.cwd,
+            env=env | self.env,
+            preexec_fn=_before_exec,
+            start_new_session=True,
+        ).pid
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             while not self.ended(1):
@@ -97,7 +98,10 @@ class Task(Checkpointable):
         end = time.monotonic() + seconds
         while self.code is None and time.monotonic() < end:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.code = os.waitstatus_to_exitcode(status) if pid else time.sleep(0.1)
+            if pid:
+                self.code = os.waitstatus_to_exitcode(status)
+            else:
+                time.sleep(0.1)
         return self.code is not None
 
     def stop(self, seconds: float) -> None:
@@ -153,8 +157,8 @@ def main(folder: Path) -> None:
         (folder / f".{index}.{os.getpid()}").replace(paths.submitted_pickle)
     if environment.name() == "slurm":
         SlurmJobEnvironment._requeue = _requeue  # type: ignore[method-assign]
-        name = DelayedSubmission.load(paths.submitted_pickle).function.name
         # An array has one name for all its jobs.
+        name = getattr(DelayedSubmission.load(paths.submitted_pickle).function, "name", "task")
         command = ["scontrol", "update", f"JobId={environment.job_id}", f"JobName={name}"]
         subprocess.run(command, check=False, capture_output=True)
     process_job(folder)

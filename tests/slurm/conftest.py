@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cluster import Cluster
+from cluster import Cluster, until
 from study import Study
 
 
@@ -41,7 +41,7 @@ def study(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Study]]:
     yield make
     for each in studies:
         each.end()
+        for submitted in each.folder.glob("work/submitit/2*/*.pkl"):
+            submitted.with_name(f"{submitted.stem}.cancel").touch()
     cluster.ask("scancel", "-u", "root", check=False)
-    for path in (p for each in studies for p in each.folder.glob("work/submitit/*/")):
-        for index in range(20):
-            (path / f"{index}.cancel").touch()
+    until("empty queue", 60, lambda: not cluster.ask("squeue", "-h", check=False).strip())

@@ -163,3 +163,23 @@ def test_no_slurm_here(study: MakeStudy, tmp_path: Path) -> None:
     assert "there is no sbatch here" in toy.log
     assert not toy.history()
     assert TOY.exists()
+
+
+def test_without_accounting(study: MakeStudy, cluster: Cluster) -> None:
+    """On a cluster that keeps no accounts, ends are known all the same: the queue decides."""
+    cluster.up(accounting=False)
+    try:
+        toy = study(runs=2, steps=60, seconds=0.25, every=1000)
+        controller = toy.start("--until", "train")
+        toy.wait("training", lambda: toy.started(0) and toy.started(1))
+        listed = cluster.ask("squeue", "-h", "-r", "-o", "%i %j").splitlines()
+        (job,) = (line.split()[0] for line in listed if line.endswith("seed1"))
+        # No grace here: what it says of it must come without any word from the job.
+        cluster.ask("scancel", "--signal=KILL", job)
+        assert controller.wait(180) == 1
+        assert "train-44m-rms-seed1: FAILED, without a result" in toy.log
+        assert toy.result(0)
+        assert toy.run("--until", "train") == 0
+        toy.check()
+    finally:
+        cluster.up()
