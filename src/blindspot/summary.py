@@ -22,7 +22,8 @@ def summary(results: Path) -> str:
     ]
     lines = []
     for size in dict.fromkeys(row["size"] for row in main):
-        norm = {r["cell"]: float(r["norm"]) for r in main if r["size"] == size}
+        # A cell without a finished run has its row, with nothing in it.
+        norm = {r["cell"]: float(r["norm"]) for r in main if r["size"] == size and r["norm"]}
         if not {BLIND, SEEING} <= norm.keys():
             continue
         ratio = norm[BLIND] / norm[SEEING]
