@@ -9,13 +9,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from snakemake.common.tests import TestWorkflowsLocalStorageBase
 from submitit.helpers import DelayedSubmission
 
-from snakemake_executor_plugin_submitit import ExecutorSettings, local, records, slurm
+from snakemake_executor_plugin_submitit import ExecutorSettings, local, records
 from snakemake_executor_plugin_submitit.task import TASK, Task
 
 sys.path.insert(0, str(Path(__file__).parent / "slurm"))
@@ -238,35 +237,6 @@ def test_own_gpus(machine: local.Local, tmp_path: Path) -> None:
 def test_visible_gpus() -> None:
     assert local.visible_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
     assert local.visible_gpus({"CUDA_VISIBLE_DEVICES": "1,3"}) == ["1", "3"]
-
-
-def test_clean_environment() -> None:
-    kept = {"SLURM_CONF": "c", "PATH": "p", "SLURMY": "1", "HF_HOME": "h"}
-    gone = dict.fromkeys(("SLURM_CPU_BIND", "SLURM_CPUS_PER_TASK", "SLURM_ARRAY_JOB_ID"), "1")
-    gone |= dict.fromkeys(("SLURM_MEM_PER_NODE", "SBATCH_PARTITION", "RANK", "MASTER_PORT"), "1")
-    gone |= {"CUDA_VISIBLE_DEVICES": "3", "SUBMITIT_RESTARTS": "2", "SLURM_CONF_SERVER": "x"}
-    assert slurm.clean_environment(kept | gone) == kept
-
-
-@pytest.mark.parametrize(
-    ("resources", "expected"),
-    [
-        ({}, {}),
-        ({"gpu": 2}, {"gpus_per_node": 2}),
-        ({"gpu": 2, "gpu_model": "a100"}, {"gpus_per_node": "a100:2"}),
-        ({"gpu": 2, "slurm_gres": "gpu:a100"}, {"gres": "gpu:a100:2"}),
-        ({"gpu": 2, "gres": "gpu:8"}, {"gres": "gpu:8"}),
-        ({"gpu": 0, "slurm_gres": "gpu:a100", "gpu_model": "a100"}, {}),
-        ({"runtime": 90, "mem_mb": 1500}, {"time": 90, "mem": "1500M"}),
-        ({"slurm_partition": "p", "slurm_account": "a"}, {"partition": "p", "account": "a"}),
-        ({"slurm_qos": "q", "slurm_constraint": "c"}, {"qos": "q", "constraint": "c"}),
-        ({"qos": "q", "constraint": "c"}, {"qos": "q", "constraint": "c"}),
-    ],
-)
-def test_parameters(resources: dict[str, object], expected: dict[str, object]) -> None:
-    """The official plugin's resource names; a job without GPUs never asks for any."""
-    given = slurm.Slurm.parameters(SimpleNamespace(), 3, resources)
-    assert given == expected | {"cpus_per_task": 3, "extra": ""}
 
 
 @pytest.fixture
