@@ -23,7 +23,7 @@ def collect() -> dict[str, Any]:
     return {
         **_commit(),
         "versions": {"python": platform.python_version(), **_versions()},
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:2]]),
         "slurm_job": os.environ.get("SLURM_JOB_ID"),
     }
