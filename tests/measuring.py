@@ -6,7 +6,7 @@ import torch
 from blindspot.measure.subject import Subject
 from blindspot.model import LoopedLM
 from blindspot.spec import Measurement, RunSpec
-from conftest import toy_model, toy_objective
+from toys import toy_model, toy_objective
 
 
 class ToyTokens:

@@ -12,8 +12,8 @@ from blindspot import corpus
 from blindspot.errors import BlindspotError
 from blindspot.spec import BpeTokenizer, DataSpec, EnwikiSample, HubCorpus, LocalCorpus
 from blindspot.tokens import build
-from conftest import WIKITEXT
 from test_tokenizer import ODD
+from toys import WIKITEXT
 
 real = pytest.mark.skipif(not WIKITEXT.is_dir(), reason="no WikiText here")
 REVISION = "b08601e04326c79dfdd32d625aee71d232d685c3"

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from blindspot.flops import forward_per_token, training_per_token
 from blindspot.model import LoopedLM, parameters
 from blindspot.study import Study
-from conftest import ROOT, toy_model
+from toys import ROOT, toy_model
 
 
 @pytest.mark.parametrize(

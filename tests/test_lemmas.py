@@ -12,7 +12,7 @@ from blindspot.measure import updates
 from blindspot.measure.gradients import immediate, split
 from blindspot.measure.subject import without_eps
 from blindspot.model import LoopedLM
-from conftest import toy_model
+from toys import toy_model
 
 EPS = 2.220446049250313e-16
 

@@ -9,8 +9,8 @@ import torch
 
 import reference_model as plain
 from blindspot.measure import clamp
-from conftest import CELLS
 from measuring import parameters, subject, table
+from toys import CELLS
 
 
 def plain_states(s, inputs, intervention):

@@ -12,8 +12,8 @@ from blindspot import tokenizer
 from blindspot.measure import exits
 from blindspot.measure.subject import windows
 from blindspot.spec import BpeTokenizer
-from conftest import CELLS
 from measuring import ToyTokens, parameters, subject, table
+from toys import CELLS
 
 
 def measured(s):

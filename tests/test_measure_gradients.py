@@ -9,8 +9,8 @@ import torch
 import reference_model as plain
 from blindspot.measure import gradients as g
 from blindspot.measure.subject import without_eps
-from conftest import CELLS
 from measuring import parameters, subject, table
+from toys import CELLS
 
 
 def setting(cell, **changes):

@@ -9,8 +9,8 @@ import torch
 import reference_model as plain
 from blindspot.errors import BlindspotError
 from blindspot.measure import frozen, halting
-from conftest import CELLS
 from measuring import ToyTokens, parameters, streams, subject, table
+from toys import CELLS
 
 
 def batch(s):

@@ -13,8 +13,8 @@ from blindspot.files import read_json, sha256_file
 from blindspot.measure import names, run
 from blindspot.spec import DataSpec, Measurement
 from blindspot.tokens import Tokens, build
-from conftest import toy_model
 from measuring import subject
+from toys import toy_model
 
 SETTINGS = Measurement(
     min_context=5,

@@ -9,8 +9,8 @@ import torch
 
 import reference_model as plain
 from blindspot.measure import updates
-from conftest import CELLS
 from measuring import parameters, subject, table
+from toys import CELLS
 
 
 @pytest.mark.parametrize("cell", ["perloop-rms", "terminal-raw", "perloop-rms-interloop"])

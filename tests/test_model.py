@@ -7,8 +7,8 @@ from blindspot.model import LoopedLM, parameters
 from blindspot.objective import cross_entropy, loss, norm_penalty
 from blindspot.spec import ModelSpec, Penalty
 from blindspot.study import Study
-from conftest import CELLS, toy_model, toy_objective
 from reference_model import read, states, token_nll, total_loss
+from toys import CELLS, toy_model, toy_objective
 
 
 def build(spec, dtype=torch.float64, seed=0):
@@ -103,7 +103,7 @@ def test_readouts_are_scale_invariant_exactly_where_they_should_be(cell):
 
 
 def test_parameter_counts_of_the_paper():
-    from conftest import ROOT
+    from toys import ROOT
 
     study = Study.load(ROOT / "config.yaml")
     counts = {(r.size, r.spec.model.readout == "raw"): parameters(r.spec.model) for r in study.runs}

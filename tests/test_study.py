@@ -8,7 +8,7 @@ import yaml
 from blindspot.errors import BlindspotError
 from blindspot.spec import RunSpec, canonical
 from blindspot.study import Study, merge
-from conftest import ROOT
+from toys import ROOT
 
 BASE = ROOT / "config.yaml"
 

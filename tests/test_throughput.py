@@ -10,7 +10,7 @@ from blindspot import provenance
 from blindspot.measure import throughput
 from blindspot.model import LoopedLM
 from blindspot.spec import Throughput
-from conftest import toy_model
+from toys import toy_model
 
 CPU = torch.device("cpu")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from blindspot.errors import BlindspotError
 from blindspot.spec import BpeTokenizer, WordsTokenizer
 from blindspot.tokenizer import END_OF_TEXT, START, load, lost, train
-from conftest import WIKITEXT
+from toys import WIKITEXT
 
 #: English with everything in it that has changed a corpus before (fault E-05).
 ODD = [

@@ -18,8 +18,8 @@ from blindspot.revisions import TRAINING_REVISION
 from blindspot.spec import DataSpec, RunSpec
 from blindspot.tokens import build
 from blindspot.train import Job, total_steps, train
-from conftest import CELLS, toy_model, toy_objective
 from reference_model import states, token_nll
+from toys import CELLS, toy_model, toy_objective
 
 TEXT = "the norm of a state grows when nothing in the loss can see it, so its angle freezes"
 WORDS = TEXT.split()

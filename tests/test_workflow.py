@@ -17,8 +17,8 @@ import yaml
 from blindspot import checkpoint
 from blindspot.study import Study
 from blindspot.tokens import Tokens
-from conftest import ROOT
 from reference_model import states, token_nll
+from toys import ROOT
 
 TINY = {
     "study": "tiny",
