@@ -7,7 +7,7 @@ import yaml
 
 from blindspot.errors import BlindspotError
 from blindspot.spec import RunSpec, canonical
-from blindspot.study import Study, merge
+from blindspot.study import Study, merge, typed
 from toys import ROOT
 
 BASE = ROOT / "config.yaml"
@@ -159,6 +159,17 @@ def test_a_study_that_lists_one_cell_means_that_cell(tmp_path):
     assert {r.cell for r in study.runs} == {"perloop-raw"}
     assert names(study) < names(load())
     assert study.results.as_posix() == "results/mine"
+
+
+def test_nested_values_of_a_command_line_are_typed():
+    """S-07c: Snakemake hands `--config 'model={loops: 3}'` over with "3" as text."""
+    given = {"model": {"loops": "3"}, "training": {"epochs": "null", "steps": "7"}, "device": "cpu"}
+    study = load(**typed(given))
+    assert study.config.model.loops == 3
+    assert study.config.training.steps == 7
+    assert load(**typed({"grid": {"seeds": ["7", "8"]}})).config.grid.seeds == (7, 8)
+    with pytest.raises(BlindspotError, match=r"model.loops.*true"):
+        load(**typed({"model": {"loops": "true"}}))
 
 
 def test_merging_replaces_corpora_and_lists_and_joins_the_rest():

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 import os
 import shutil
 import subprocess
@@ -295,16 +294,19 @@ def test_a_corrupt_token_file_and_an_empty_corpus_stop_with_one_message(study, t
 
 def test_uniform_predictions_have_a_perplexity_of_the_vocabulary(study):
     """Zero weights say nothing, so every token has probability 1/V at every depth."""
-    from blindspot.measure import exits
+    from blindspot.measure.exits import measure
+    from blindspot.measure.subject import Subject
     from blindspot.model import LoopedLM
 
     where, _ = study
-    run = load(where).runs[0]
+    planned = load(where)
+    run = planned.runs[0]
     model = LoopedLM(run.spec.model)
     with torch.no_grad():
         model.embedding.weight.zero_()
     model.requires_grad_(False).eval()
-    stream = np.asarray(Tokens.open(where / load(where).tokens).split("test"))
-    nll, tokens = exits.nll_by_depth(model, stream, 2, 8, 4)
-    assert tokens == len(stream) - 1
-    assert [math.exp(x / tokens) for x in nll] == pytest.approx([300.0, 300.0], rel=1e-6)
+    tokens = Tokens.open(where / planned.tokens)
+    rows = measure(Subject(model, run.spec, planned.config.measurement, tokens))["exits"]
+    full = [row for row in rows if row[:2] == ["test", "full"]]
+    assert [row[2] for row in full] == [1, 2, 8]
+    assert [float(row[8]) for row in full] == pytest.approx([300.0] * 3, rel=1e-6)

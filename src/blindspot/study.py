@@ -306,6 +306,15 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def typed(value: Any) -> Any:
+    """Values of a command line, where Snakemake leaves what is nested as text: "3" is 3 in YAML."""
+    if isinstance(value, Mapping):
+        return {key: typed(member) for key, member in value.items()}
+    if isinstance(value, list):
+        return [typed(member) for member in value]
+    return yaml.safe_load(value) if isinstance(value, str) else value
+
+
 def _identified(corpus: LocalCorpus) -> LocalCorpus:
     """Fill in the digest of the files, or check it against the pinned one."""
     total = hashlib.sha256()

@@ -14,7 +14,7 @@ try:
     from blindspot.errors import BlindspotError
     from blindspot.measure import names
     from blindspot.spec import canonical
-    from blindspot.study import Study
+    from blindspot.study import Study, typed
     from blindspot.summary import summary
 except ImportError as error:
     raise WorkflowError(
@@ -27,7 +27,7 @@ os.environ.update(PATH=os.pathsep.join([str(Path(sys.executable).parent), *os.ge
 
 BASE = Path(os.path.relpath(Path(workflow.basedir) / "config.yaml"))
 OVERLAYS = [Path(os.path.relpath(p)) for p in workflow.config_settings.configfiles]
-OVERRIDE = dict(workflow.config_settings.config)
+OVERRIDE = typed(workflow.config_settings.config)
 
 # No `configfile:` directive: Snakemake would merge a study's cells into the base's seven. The rule
 # here is blindspot's own (see study.py), with the same --configfile and --config.
