@@ -15,7 +15,7 @@ from snakemake.common.tests import TestWorkflowsLocalStorageBase
 from submitit.helpers import DelayedSubmission
 
 from snakemake_executor_plugin_submitit import ExecutorSettings, local, records
-from snakemake_executor_plugin_submitit.task import TASK, Task
+from snakemake_executor_plugin_submitit.task import BASH_ENV, TASK, Task
 
 sys.path.insert(0, str(Path(__file__).parent / "slurm"))
 
@@ -42,6 +42,7 @@ def submission(tmp_path: Path) -> Callable[..., Path]:
     def write(command: str, grace: float = 5.0, max_requeues: int = 3) -> Path:
         folder = tmp_path / "batch"
         folder.mkdir()
+        (folder / "bash_env").write_text(BASH_ENV)
         mark = folder / "0.cancel"
         task = Task("name", command, mark, grace, max_requeues, {"EXTRA": "1"}, tmp_path)
         call = DelayedSubmission(task)

@@ -121,7 +121,7 @@ PREEMPTED = [("RUNNING", False), ("", False), ("PENDING", False), ("RUNNING", Fa
         ([("", False), None, None, None, None], None),
         ([("", False)] * 3, "reason; can its node see"),
         ([("", False), ("", False), None, ("", False)], "reason; can its node see"),
-        ([("RUNNING", False), ("", True)], "reason; can its node see"),
+        ([("RUNNING", False), ("", True)], "reason. "),
     ],
 )
 def test_verdicts(

@@ -130,6 +130,7 @@ class Executor(RemoteExecutor):
     ) -> None:
         folder = self.root / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
         folder.mkdir()
+        (folder / "bash_env").write_text(self.task.BASH_ENV)
         for index, (job, new) in enumerate(group):
             new.folder, new.index = folder, index
             call = self.task.DelayedSubmission(
@@ -186,7 +187,9 @@ class Executor(RemoteExecutor):
                 late = job.ended and time.monotonic() - job.ended >= self.cluster.patience
                 if late or (sure and not state):
                     seen = job.log.exists()
-                    failure = reason if seen else f"{reason}; can its node see {job.folder}?"
+                    failure = (
+                        reason if seen or sure else f"{reason}; can its node see {job.folder}?"
+                    )
             if failure is None:
                 yield info
             else:

@@ -25,7 +25,7 @@ RESTARTS = "SUBMITIT_RESTARTS"
 CANCEL_GRACE = 7.0
 #: bash reads this first. Schedulers signal every process of a job, and a shell or `tee` that dies
 #: of SIGTERM breaks the pipe of a program which is saving its state.
-_BASH_ENV = """trap '' TERM USR2; [ -z "$OUTER_BASH_ENV" ] || . "$OUTER_BASH_ENV"\n"""
+BASH_ENV = """trap '' TERM USR2; [ -z "$OUTER_BASH_ENV" ] || . "$OUTER_BASH_ENV"\n"""
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 
 
@@ -62,11 +62,9 @@ class Task(Checkpointable):
         print(f"== attempt {restarts + 1} of {self.name}: {where}", flush=True)
         if restarts > self.max_requeues:
             raise RuntimeError(f"requeued {restarts} times, max_requeues is {self.max_requeues}")
-        bash_env = self.cancelled.with_name("bash_env")
-        bash_env.write_text(_BASH_ENV)
         env = os.environ | {
             "OUTER_BASH_ENV": os.environ.get("BASH_ENV", ""),
-            "BASH_ENV": str(bash_env),
+            "BASH_ENV": str(self.cancelled.with_name("bash_env")),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             RESTARTS: str(restarts),
         }

@@ -73,7 +73,7 @@ PartitionName=main Nodes=ALL Default=YES PriorityTier=10 PreemptMode=OFF {limits
 PartitionName=low Nodes=ALL PriorityTier=1 PreemptMode=REQUEUE GraceTime=0 {limits}
 PartitionName=grace Nodes=ALL PriorityTier=1 PreemptMode=REQUEUE GraceTime=15 {limits}
 """
-LIMITS = "DefMemPerCPU=500 DefaultTime=10 MaxTime=60 State=UP"
+LIMITS = "DefMemPerCPU=500 DefaultTime=10 MaxTime=1440 State=UP"
 ACCOUNTING = """\
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=127.0.0.1
@@ -230,16 +230,17 @@ class Cluster:
                 os.kill(pid, signal.SIGKILL)
         path.unlink(missing_ok=True)
 
-    def job_processes(self) -> list[int]:
-        """slurmstepds and tasks of this cluster; they outlive slurmd."""
+    def job_processes(self, job: str = "") -> list[int]:
+        """slurmstepds and tasks of this cluster, which outlive slurmd; or those of one job."""
         found, mark = [], f"SLURM_CONF={self.env['SLURM_CONF']}\0".encode()
+        wanted = f"\0SLURM_JOB_ID={job}{chr(0) if job else ''}".encode()
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 environ = b"\0" + (folder / "environ").read_bytes()
-                step = (folder / "comm").read_text() == "slurmstepd\n"
+                step = not job and (folder / "comm").read_text() == "slurmstepd\n"
             except OSError:
                 continue
-            if mark in environ and (step or b"\0SLURM_JOB_ID=" in environ):
+            if mark in environ and (step or wanted in environ):
                 found.append(int(folder.name))
         return [pid for pid in found if pid != os.getpid()]
 
