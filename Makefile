@@ -39,7 +39,7 @@ $(VENV)/dev.ok: $(VENV)/run.ok envs/requirements-dev.txt
 
 demo: $(VENV)/run.ok
 	@echo "==> the demo study on $(CORES) cores; results go to results/demo/"
-	@$(BIN)/snakemake all --cores $(CORES) --quiet host reason --rerun-incomplete --configfile studies/demo.yaml
+	@$(BIN)/snakemake all --cores $(CORES) --keep-going --rerun-incomplete --quiet host reason --configfile studies/demo.yaml
 
 test: $(VENV)/dev.ok
 	@echo "==> tests"
