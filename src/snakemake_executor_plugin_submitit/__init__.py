@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_interface_common.exceptions import WorkflowError
-from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo  # type: ignore[import-untyped]
-from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor  # type: ignore[import-untyped]
-from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase  # type: ignore[import-untyped]
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
 
 from snakemake_executor_plugin_submitit.records import (
     Record,

@@ -19,7 +19,8 @@ rule train:
     resources:
         gpu=GPUS,
         mem_mb=16000,
-        runtime=1440,
+        # A job gets as many turns as it needs: it saves its state ahead of the limit and goes on.
+        runtime=240,
     params:
         spec=lambda wildcards: RUNS[wildcards.run].spec.canonical(),
         tokens=study.tokens,
