@@ -180,6 +180,14 @@ def test_half_written_pickle(submission: Callable[..., Path]) -> None:
     assert not list(folder.glob("*.save_tmp"))
 
 
+def test_command_that_ends_at_once(submission: Callable[..., Path]) -> None:
+    """Its status is not lost, although it has ended before anyone looks."""
+    folder = submission("exit 7")
+    assert start(folder).wait(20) == 1
+    assert verdict(folder)[0] == "error"
+    assert "exit status 7" in verdict(folder)[1]
+
+
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> local.Local:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-5")

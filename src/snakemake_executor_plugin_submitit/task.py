@@ -71,13 +71,16 @@ class Task(Checkpointable):
         signal.signal(signal.SIGTERM, self.leave)
         # A signal between the fork and the note of the pid would find nothing to stop.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        self.pid = subprocess.Popen(
+        # The object is kept: were it collected, it would reap a command that has ended by then, and
+        # its status would be lost.
+        process = subprocess.Popen(
             ["/bin/sh", "-c", self.command],
             cwd=self.cwd,
             env=env | self.env,
             preexec_fn=_before_exec,
             start_new_session=True,
-        ).pid
+        )
+        self.pid = process.pid
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             while not self.ended(1):
