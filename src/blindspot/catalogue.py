@@ -9,31 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from blindspot.measure.names import FILES as MEASURED
 from blindspot.spec import canonical
 
 if TYPE_CHECKING:
     from blindspot.study import Config
 
 #: CSV files that `collect` writes next to `study.json`.
-COLLECTED = (
-    "runs",
-    "trajectory",
-    "timing",
-    "exits",
-    "norms",
-    "norm_hist",
-    "norm_groups",
-    "norm_growth",
-    "gradients",
-    "gradient_eps",
-    "updates",
-    "update_fixed",
-    "clamp",
-    "halting",
-    "halting_curve",
-    "halting_timing",
-    "throughput",
-)
+COLLECTED = ("runs", "trajectory", "timing", *MEASURED, "throughput")
 
 
 def always(config: "Config") -> bool:

@@ -49,7 +49,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], meta: dict[str, Any]) -> No
         ) from None
 
 
-def read(path: Path, device: str | torch.device = "cpu") -> Checkpoint:
+def read(path: Path) -> Checkpoint:
     """Read a file of `write` and check its digest; `BlindspotError` names a damaged one."""
     try:
         with safe_open(path, framework="pt") as file:
@@ -63,7 +63,7 @@ def read(path: Path, device: str | torch.device = "cpu") -> Checkpoint:
         raise BlindspotError(f"{path}: no such file") from None
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise BlindspotError(f"{path}: damaged or not a checkpoint ({error})") from None
-    return Checkpoint({name: t.to(device) for name, t in tensors.items()}, meta)
+    return Checkpoint(tensors, meta)
 
 
 def _digest(tensors: Mapping[str, Tensor], text: str) -> str:

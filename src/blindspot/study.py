@@ -215,13 +215,6 @@ class Study:
             for seed in size.seeds or c.grid.seeds
         ]
 
-    def run(self, name: str) -> Run:
-        """The run of that name."""
-        for run in self.runs:
-            if run.name == name:
-                return run
-        raise BlindspotError(f"run {name!r} is not one of study {self.config.study!r}")
-
     # Places. Results are small and kept; work may be lost and made again.
 
     @property

@@ -89,15 +89,16 @@ def train(job: Job) -> None:
         saved = checkpoint.read(weights) if weights.exists() else None
         if saved is not None and saved.meta["run"] == job.spec.hash:
             _say(job, f"already trained ({weights}); writing its results again")
+            meta = saved.meta
         else:
             trainer = Trainer(job)
             try:
-                trainer.run()
+                meta = trainer.run()
             except NonFiniteError as error:
                 record = {"name": job.name, "hash": job.spec.hash, "step": trainer.progress.step}
                 write_json(job.out / FAILED, record | {"error": str(error)})
                 raise
-        publish(job)
+        publish(job, meta)
         (job.out / FAILED).unlink(missing_ok=True)
 
 
@@ -138,7 +139,8 @@ class Trainer:
         windows = np.stack([stream[i * length : (i + 1) * length + 1] for i in range(n)])
         return torch.from_numpy(windows.astype(np.int64))
 
-    def run(self) -> None:
+    def run(self) -> dict[str, Any]:
+        """Train to the end and save the weights; returns what is saved beside them."""
         self._resume()
         self.model.train()
         started = last_save = time.monotonic()
@@ -164,11 +166,11 @@ class Trainer:
                 if now - last_save > self.job.checkpoint_every and step < self.steps:
                     self._save()
                     last_save = now
+        meta = self.progress.meta(self.spec)
         tensors = dict(self.model.named_parameters())
-        checkpoint.write(
-            self.job.state / checkpoint.WEIGHTS, tensors, self.progress.meta(self.spec)
-        )
+        checkpoint.write(self.job.state / checkpoint.WEIGHTS, tensors, meta)
         checkpoint.prune(self.job.state, keep=0)
+        return meta
 
     def _resume(self) -> None:
         """Take up the newest whole checkpoint, naming each damaged one that is passed over."""
@@ -286,10 +288,9 @@ class Trainer:
         checkpoint.prune(self.job.state)
 
 
-def publish(job: Job) -> None:
-    """Write the result folder from the finished weights file; `run.json` is last."""
-    saved = checkpoint.read(job.state / checkpoint.WEIGHTS)
-    meta, spec = saved.meta, job.spec
+def publish(job: Job, meta: dict[str, Any]) -> None:
+    """Write the result folder from what is saved beside the weights; `run.json` is last."""
+    spec = job.spec
     data = Tokens.open(job.tokens, verify=False)
     device = resolve(job.device)
     write_text(job.out / "trajectory.csv", trajectory.to_csv(trajectory.COLUMNS, meta["rows"]))
