@@ -214,6 +214,19 @@ def test_a_changed_cell_trains_itself_alone(study):
     assert "tokens" not in counts(plan)
 
 
+def test_a_lost_result_is_noticed_although_what_follows_it_is_there(study):
+    """S-05: Snakemake overlooks a missing file between two that exist."""
+    where, _ = study
+    record = where / "results/tiny/runs" / load(where).runs[0].name / "run.json"
+    record.rename(where / "lost.json")
+    try:
+        plan = snakemake(where, "-n", "all", "--configfile", "tiny.yaml").stdout
+    finally:
+        (where / "lost.json").rename(record)
+    assert counts(plan)["train"] == 1
+    assert "measure" not in counts(plan)
+
+
 def test_publishing_never_trains(study):
     where, _ = study
     (where / "five.yaml").write_text(
