@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from blindspot import ask
 from blindspot.errors import BlindspotError
 
 app = typer.Typer(
@@ -18,6 +19,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="The readout blind spot in looped language models, one stage at a time.",
 )
+
+app.add_typer(ask.app)
 
 Spec = Annotated[str, typer.Option(help="Specification as canonical JSON, made by the workflow.")]
 RunName = Annotated[str, typer.Option(help="size/cell/seedN-hash, for messages and results.")]
