@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from blindspot.digests import Digests
 from blindspot.errors import BlindspotError
-from blindspot.files import sha256_file
 from blindspot.revisions import MEASUREMENT_REVISION, THROUGHPUT_REVISION
 from blindspot.spec import (
     Corpus,
@@ -101,6 +101,9 @@ class Config(Settings):
     throughput: Throughput = Throughput()
     #: `all`: what is missing is run. `finished`: publish what is there, run nothing.
     runs: Literal["all", "finished"] = "all"
+    #: Whether finished runs stay: for all, or by cell ({perloop-raw: false}). Those that don't are
+    #: trained and measured anew by each start of the workflow.
+    reuse: bool | dict[Name, bool] = True
 
     @model_validator(mode="after")
     def _seeds(self) -> Self:
@@ -109,6 +112,15 @@ class Config(Settings):
         ]:
             if len(set(seeds)) < len(seeds):
                 raise ValueError(f"{key}.seeds {list(seeds)} names a seed twice")
+        return self
+
+    @model_validator(mode="after")
+    def _reuse(self) -> Self:
+        unknown = [] if isinstance(self.reuse, bool) else [*self.reuse.keys() - self.cells.keys()]
+        if unknown:
+            raise ValueError(
+                f"reuse.{unknown[0]}: no cell of this study; use one of {', '.join(self.cells)}"
+            )
         return self
 
     @model_validator(mode="after")
@@ -164,7 +176,9 @@ class Study:
         try:
             config = Config.model_validate(values)
             if isinstance(config.corpus, LocalCorpus):
-                config = config.model_copy(update={"corpus": _identified(config.corpus)})
+                digests = Digests(Path(config.work) / "digests.json")
+                known = _identified(config.corpus, digests)
+                config = config.model_copy(update={"corpus": known})
             study = cls(config)
             _ = study.runs
         except ValidationError as error:
@@ -214,6 +228,14 @@ class Study:
             for cell_name, cell in c.cells.items()
             for seed in size.seeds or c.grid.seeds
         ]
+
+    @property
+    def remade(self) -> list[Run]:
+        """Runs that are made anew although they may be finished (`reuse: false`)."""
+        reuse = self.config.reuse
+        if isinstance(reuse, bool):
+            return [] if reuse else self.runs
+        return [run for run in self.runs if not reuse.get(run.cell, True)]
 
     # Places. Results are small and kept; work may be lost and made again.
 
@@ -308,7 +330,7 @@ def typed(value: Any) -> Any:
     return yaml.safe_load(value) if isinstance(value, str) else value
 
 
-def _identified(corpus: LocalCorpus) -> LocalCorpus:
+def _identified(corpus: LocalCorpus, digests: Digests) -> LocalCorpus:
     """Fill in the digest of the files, or check it against the pinned one."""
     total = hashlib.sha256()
     for split in ("train", "validation", "test"):
@@ -316,7 +338,7 @@ def _identified(corpus: LocalCorpus) -> LocalCorpus:
             path = Path(name)
             if not path.is_file():
                 raise BlindspotError(f"corpus.{split}: {name}: no such file")
-            total.update(f"{split} {sha256_file(path)}\n".encode())
+            total.update(f"{split} {digests.sha256(path)}\n".encode())
     found = total.hexdigest()
     if corpus.sha256 not in (None, found):
         raise BlindspotError(

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blindspot import checkpoint, provenance, trajectory
+from blindspot import checkpoint, provenance, remake, trajectory
 from blindspot.device import autocast, resolve
 from blindspot.errors import BlindspotError, InterruptedRunError, NonFiniteError
 from blindspot.files import sha256_file, write_json, write_text
@@ -85,6 +85,8 @@ def total_steps(spec: RunSpec, windows: int) -> int:
 def train(job: Job) -> None:
     """Train a run to its end, or go on with it; then write its results."""
     with exclusive(job.state):
+        if remake.honour(job.state, job.out):
+            _say(job, "starts from nothing, as reuse: false asks")
         weights = job.state / checkpoint.WEIGHTS
         saved = checkpoint.read(weights) if weights.exists() else None
         if saved is not None and saved.meta["run"] == job.spec.hash:
