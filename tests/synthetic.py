@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 import synthetic_probes as probes
-from blindspot.revisions import MEASUREMENT_REVISION
+from blindspot.revisions import MEASUREMENT_REVISION, THROUGHPUT_REVISION
 from blindspot.study import Run, Study
 from synthetic_probes import Probe
 
@@ -46,6 +46,18 @@ EXTRA = SMALL_INIT | {
     "perloop-rms-interloop": {"loss": "per-loop", "readout": "rms", "interloop": "rms"},
 }
 COUNTS = {"validation": (240_000, 110_000, 560_000), "test": (270_000, 124_000, 630_000)}
+PROVENANCE = {
+    "commit": "0123abc",
+    "dirty": False,
+    "versions": {"torch": "2.13.0"},
+    "device": "NVIDIA H200",
+    "threads": 1,
+    "started": "2026-01-01T00:00:00+00:00",
+    "finished": "2026-01-01T01:00:00+00:00",
+    "seconds": 3600.0,
+    "tokens_per_s": 1e5,
+    "command": "blindspot train",
+}
 
 
 @dataclass(frozen=True)
@@ -189,19 +201,7 @@ def write_run(study: Study, run: Run, values: Values, deeper: Sequence[float] = 
         "tokens_seen": steps * per_step,
         "parameters": 43_934_208,
         "data": {"tokens": {"train": 1}},
-        "provenance": {
-            "commit": "0123abc",
-            "dirty": False,
-            "versions": {"torch": "2.13.0"},
-            "device": "NVIDIA H200",
-            "threads": 1,
-            "precision": spec.training.precision,
-            "started": "2026-01-01T00:00:00+00:00",
-            "finished": "2026-01-01T01:00:00+00:00",
-            "seconds": 3600.0,
-            "tokens_per_s": 1e5,
-            "command": "blindspot train",
-        },
+        "provenance": PROVENANCE | {"precision": spec.training.precision},
     }
     (folder / "run.json").write_text(json.dumps(record))
     _trajectory(run, ce, norm, steps, per_step).to_csv(folder / "trajectory.csv", index=False)
@@ -235,7 +235,7 @@ def write_run(study: Study, run: Run, values: Values, deeper: Sequence[float] = 
     ]
     pd.DataFrame(rows).to_csv(measured / "norms.csv", index=False)
     probes.write(measured, run, probe, ce, norm)
-    done = {"run": run.name, "revision": MEASUREMENT_REVISION}
+    done = {"run": run.name, "revision": MEASUREMENT_REVISION, "provenance": PROVENANCE}
     (measured / "measure.json").write_text(json.dumps(done))
 
 
@@ -319,3 +319,5 @@ def write_throughput(study: Study, size: str, values: Values) -> None:
     path = study.results / "throughput" / f"{size}-{study.throughput_hash(size)}.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
     pd.DataFrame(rows).to_csv(path, index=False)
+    record = {"revision": THROUGHPUT_REVISION, "provenance": PROVENANCE}
+    path.with_suffix(".json").write_text(json.dumps(record))

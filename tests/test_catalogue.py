@@ -56,7 +56,7 @@ def test_two_initializations_are_those_of_one_cell():
 def test_everything_that_is_measured_is_collected_and_read_by_name():
     measured = {name for name, source in {**SOURCES, **PROBES}.items() if source.measured}
     assert measured == set(FILES)
-    assert {"runs", "throughput", *SOURCES, *PROBES} == set(catalogue.COLLECTED)
+    assert {"runs", "throughput", "provenance", *SOURCES, *PROBES} == set(catalogue.COLLECTED)
     for item in (*catalogue.TABLES.values(), *catalogue.FIGURES.values(), catalogue.CLAIMS):
         assert set(item.reads) <= set(catalogue.COLLECTED)
 

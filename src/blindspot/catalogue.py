@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from blindspot.study import Config
 
 #: CSV files that `collect` writes next to `study.json`.
-COLLECTED = ("runs", "trajectory", "timing", *MEASURED, "throughput")
+COLLECTED = ("runs", "trajectory", "timing", *MEASURED, "throughput", "provenance")
 
 
 def always(config: "Config") -> bool:
@@ -185,6 +185,15 @@ TABLES = _named(
         "in their initialization alone (default: tied embedding N(0, 1)), on the validation split.",
         ("exits", "norms"),
         when=two_initializations,
+    ),
+    Item(
+        "provenance",
+        "Where the results come from",
+        "Provenance",
+        "Code, versions and machine of every training, measurement and timing; results that agree "
+        "in all of it share a row. (changed): made with uncommitted changes. Resumed, requeued: "
+        "how often trainings were taken up again, and their jobs queued again.",
+        ("provenance",),
     ),
 )
 

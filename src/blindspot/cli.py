@@ -97,20 +97,9 @@ def throughput(
     threads: Threads = 1,
 ) -> None:
     """Time a forward pass at every depth for all architectures of a size, in turn."""
-    import torch
+    from blindspot.measure.throughput import write
 
-    from blindspot.device import resolve
-    from blindspot.files import write_text
-    from blindspot.measure import throughput as timing
-    from blindspot.spec import ModelSpec, Throughput
-    from blindspot.trajectory import to_csv
-
-    torch.set_num_threads(threads)
-    value = json.loads(spec)
-    models = {label: ModelSpec.model_validate(m) for label, m in value["architectures"].items()}
-    settings = Throughput.model_validate(value["settings"])
-    rows = timing.measure(models, settings, value["precision"], resolve(device))
-    write_text(out, to_csv(timing.COLUMNS, rows))
+    write(json.loads(spec), out, device, threads)
 
 
 @app.command()

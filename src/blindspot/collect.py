@@ -8,26 +8,34 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pydantic import ValidationError
 
 from blindspot.collected import read_csv, refuse
 from blindspot.errors import BlindspotError
-from blindspot.files import atomic_path, read_json, sha256_file, write_json
+from blindspot.files import atomic_path, read_json, write_json
 from blindspot.flops import training_per_token
 from blindspot.probes import PROBES
-from blindspot.revisions import MEASUREMENT_REVISION, THROUGHPUT_REVISION, TRAINING_REVISION
+from blindspot.records import PROVENANCE, provenance, read_measure, read_run, read_timing
+from blindspot.revisions import (
+    DATA_REVISION,
+    MEASUREMENT_REVISION,
+    THROUGHPUT_REVISION,
+    TRAINING_REVISION,
+)
 from blindspot.sources import SOURCES, THROUGHPUT, Context, finite
-from blindspot.spec import RunSpec
 from blindspot.study import Run, Study
 
 #: All files of a run, by the name of the table that they are gathered in.
 FILES = SOURCES | PROBES
 #: From run.json's provenance into runs.csv.
-PROVENANCE = ["device", "threads", "precision", "seconds", "tokens_per_s", "started", "finished"]
+RUN = ["device", "threads", "precision", "seconds", "tokens_per_s", "started", "finished"]
+#: Columns of provenance.csv: whose, and which stage (training, measurement, throughput).
+ORIGINS = ["size", "cell", "seed", "run", "stage", *PROVENANCE]
+COUNTS = ["seed", "revision", "data_revision", "threads", "resumes", "requeues"]
 
 
 def collect(study: Study, out: Path) -> None:
-    """Write `out/runs.csv`, one CSV a file of `FILES`, `throughput.csv` and, last, `study.json`.
+    """Write runs.csv, one CSV a file of `FILES`, throughput.csv, provenance.csv and, last,
+    study.json into `out`.
 
     Rows are in the order of the config's sizes, cells and seeds. A run that failed, is not trained
     or not measured is listed under `missing`; a fault in a file that is there raises
@@ -36,6 +44,7 @@ def collect(study: Study, out: Path) -> None:
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in FILES}
     rows: list[dict[str, Any]] = []
     records: list[tuple[Run, dict[str, Any]]] = []
+    origins: list[dict[str, Any]] = []
     missing: list[dict[str, str]] = []
     for run in study.runs:
         folder = study.results / "runs" / run.name
@@ -47,7 +56,7 @@ def collect(study: Study, out: Path) -> None:
         if not (measured / "measure.json").exists():
             missing.append({"run": run.name, "reason": "not measured"})
             continue
-        _check_measure(measured, run)
+        scored = read_measure(measured, run, study)
         lead = {"size": run.size, "cell": run.cell, "seed": run.seed, "run": run.name}
         for name, source in FILES.items():
             path = (measured if source.measured else folder) / source.file
@@ -60,6 +69,9 @@ def collect(study: Study, out: Path) -> None:
         flops = training_per_token(run.spec.model, run.spec.objective)
         rows.append({**lead, **_run_row(record), "train_flops_per_token": flops})
         records.append((run, record))
+        data = run.spec.data["revision"]
+        for stage, of in (("training", record), ("measurement", scored)):
+            origins.append({**lead, "stage": stage, **provenance(of, data)})
     if not records:
         raise BlindspotError(
             f"{study.results / 'runs'}: no run of study {study.config.study!r} is trained and "
@@ -67,8 +79,10 @@ def collect(study: Study, out: Path) -> None:
         )
     _check_together(study, records, pd.concat(parts["exits"], ignore_index=True))
 
-    throughput, untimed = _throughput(study)
+    throughput, untimed = _throughput(study, origins)
     tables = {"runs": pd.DataFrame(rows), "throughput": throughput}
+    whole = dict.fromkeys(COUNTS, "Int64")  # a count that is not known is empty, not a fraction
+    tables["provenance"] = pd.DataFrame(origins, columns=ORIGINS).astype(whole)
     tables |= {name: pd.concat(frames, ignore_index=True) for name, frames in parts.items()}
     for name, table in tables.items():
         with atomic_path(out / f"{name}.csv") as temporary:
@@ -92,73 +106,16 @@ def _why_not_trained(folder: Path, run: Run) -> str:
     return f"failed at step {record.get('step', -1) + 1}: {error}"
 
 
-def read_run(folder: Path, run: Run) -> dict[str, Any]:
-    """`folder/run.json`, checked to be the record of exactly this run."""
-    path = folder / "run.json"
-    record = read_json(path)
-    keys = ("name", "hash", "revision", "spec", "steps", "tokens_seen", "parameters", "provenance")
-    absent = [key for key in keys if not isinstance(record, dict) or key not in record]
-    if absent:
-        raise refuse(path, f"has no {', '.join(absent)}")
-    try:
-        spec = RunSpec.model_validate(record["spec"])
-    except ValidationError as error:
-        raise refuse(path, f"holds no run specification ({error.error_count()} faults)") from None
-    if record["revision"] != spec.revision or spec.revision != run.spec.revision:
-        raise refuse(
-            path,
-            f"is of training revision {record['revision']}, this study of {run.spec.revision}; "
-            f"runs of two revisions are not comparable",
-        )
-    if spec.hash != run.spec.hash or record["hash"] != run.spec.hash:
-        raise refuse(path, f"describes run {spec.hash}, not {run.spec.hash}")
-    if record["name"] != run.name:
-        raise refuse(path, f"names itself {record['name']!r}, not {run.name!r}")
-    steps = record["steps"]
-    if not isinstance(steps, int) or steps < 1 or spec.training.steps not in (None, steps):
-        raise refuse(path, f"says steps {steps!r}, the run has {spec.training.steps}")
-    if record["tokens_seen"] != steps * spec.batch * spec.windows.length:
-        raise refuse(
-            path,
-            f"says tokens_seen {record['tokens_seen']!r}; {steps} steps of {spec.batch} x "
-            f"{spec.windows.length} tokens are {steps * spec.batch * spec.windows.length}",
-        )
-    _check_digests(folder, path, record)
-    return dict(record)
-
-
-def _check_measure(folder: Path, run: Run) -> None:
-    path = folder / "measure.json"
-    record = read_json(path)
-    if not isinstance(record, dict):
-        raise refuse(path, "is not a record")
-    expectations = {"run": run.name, "hash": run.spec.hash, "revision": MEASUREMENT_REVISION}
-    for key, expected in expectations.items():
-        if record.get(key, expected) != expected:
-            raise refuse(path, f"says {key} {record[key]!r}, expected {expected!r}")
-    _check_digests(folder, path, record)
-
-
-def _check_digests(folder: Path, path: Path, record: dict[str, Any]) -> None:
-    """A record may pin its files (`files`: name to SHA-256): the one sure way to see an edit."""
-    for name, expected in record.get("files", {}).items():
-        file = folder / name
-        if not file.is_file():
-            raise refuse(file, f"missing, though {path.name} lists it")
-        if sha256_file(file) != expected:
-            raise refuse(file, f"is not the file that {path.name} was written for (SHA-256)")
-
-
 def _run_row(record: dict[str, Any]) -> dict[str, Any]:
-    provenance = record["provenance"]
+    found = record["provenance"]
     return {
         "steps": record["steps"],
         "tokens_seen": record["tokens_seen"],
         "parameters": record["parameters"],
-        **{key: provenance.get(key) for key in PROVENANCE},
-        "commit": provenance.get("commit"),
-        "dirty": provenance.get("dirty"),
-        "torch": provenance.get("versions", {}).get("torch"),
+        **{key: found.get(key) for key in RUN},
+        "commit": found.get("commit"),
+        "dirty": found.get("dirty"),
+        "torch": found.get("versions", {}).get("torch"),
     }
 
 
@@ -187,8 +144,11 @@ def _check_together(
                 )
 
 
-def _throughput(study: Study) -> tuple[pd.DataFrame, list[str]]:
-    """Throughput of every cell by size and depth, and the sizes that are not timed."""
+def _throughput(study: Study, origins: list[dict[str, Any]]) -> tuple[pd.DataFrame, list[str]]:
+    """Throughput of every cell by size and depth, and the sizes that are not timed.
+
+    Appends to `origins` where each table comes from.
+    """
     frames: list[pd.DataFrame] = []
     untimed: list[str] = []
     c = study.config
@@ -197,6 +157,8 @@ def _throughput(study: Study) -> tuple[pd.DataFrame, list[str]]:
         if not path.exists():
             untimed.append(size)
             continue
+        record = read_timing(path)
+        origins.append({"size": size, "stage": "throughput", **provenance(record, None)})
         frame = read_csv(path, THROUGHPUT, ["architecture", "k"])
         constant = {
             "batch": c.throughput.batch,
@@ -261,7 +223,7 @@ def _describe(
                 "tokens_seen": own[0]["tokens_seen"] if own else None,
             }
         )
-    provenance = [record["provenance"] for _, record in records]
+    found = [record["provenance"] for _, record in records]
     return {
         "study": c.study,
         "corpus": c.corpus.label,
@@ -276,19 +238,20 @@ def _describe(
         "precision": c.training.precision,
         "measurement": c.measurement.identity(),
         "devices": {
-            "training": sorted({str(p.get("device")) for p in provenance}),
+            "training": sorted({str(p.get("device")) for p in found}),
             "throughput": {
                 str(size): str(rows["device"].iloc[0])
                 for size, rows in throughput.groupby("size", sort=False)
             },
         },
         "commits": sorted(
-            {f"{p.get('commit')}{' (changed)' if p.get('dirty') else ''}" for p in provenance}
+            {f"{p.get('commit')}{' (changed)' if p.get('dirty') else ''}" for p in found}
         ),
         "collected": len(records),
         "missing": missing,
         "throughput_missing": untimed,
         "revisions": {
+            "data": DATA_REVISION,
             "training": TRAINING_REVISION,
             "measurement": MEASUREMENT_REVISION,
             "throughput": THROUGHPUT_REVISION,

@@ -62,3 +62,8 @@ def sha256_file(path: Path) -> str:
     """Hex SHA-256 of a file's bytes, in bounded memory."""
     with open(path, "rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def sha256_text(text: str) -> str:
+    """Hex SHA-256 of the file that `write_text` would make of `text`."""
+    return hashlib.sha256(text.encode()).hexdigest()

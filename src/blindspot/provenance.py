@@ -5,6 +5,8 @@ import platform
 import shlex
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,14 +21,43 @@ def now() -> str:
 
 
 def collect() -> dict[str, Any]:
-    """Commit, package versions, platform, and the command that ran."""
+    """Commit, package versions, platform, the command that ran and for how long it did, and how
+    often its job was requeued."""
     return {
         **_commit(),
         "versions": {"python": platform.python_version(), **_versions()},
         "platform": f"{platform.system()} {platform.machine()}",
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:2]]),
+        "command": command(sys.argv),
+        "process_seconds": process_seconds(),
         "slurm_job": os.environ.get("SLURM_JOB_ID"),
+        "requeues": requeues(),
     }
+
+
+def command(argv: Sequence[str]) -> str:
+    """The command line; specifications are left out, because a record has them in full."""
+    words = [Path(argv[0]).name, *argv[1:]]
+    for at, word in enumerate(words[:-1]):
+        if word in ("--spec", "--settings"):
+            words[at + 1] = "SPEC" if word == "--spec" else "SETTINGS"
+    return shlex.join(words)
+
+
+def requeues() -> int:
+    """How often the job of this process was started before, by Slurm or a local queue."""
+    given = os.environ.get("SLURM_RESTART_COUNT") or os.environ.get("SUBMITIT_RESTARTS") or "0"
+    return int(given) if given.isdigit() else 0
+
+
+def process_seconds() -> float | None:
+    """Seconds since this process began, imports included; None where the system does not tell."""
+    try:
+        stat = Path("/proc/self/stat").read_text(encoding="ascii")
+        # Fields are counted from behind the name, which may hold spaces; the 22nd is the start.
+        ticks = int(stat.rpartition(")")[2].split()[19])
+        return round(time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"), 2)
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
 def has_gpu() -> bool:
@@ -40,6 +71,11 @@ def device_name(device: Any) -> str:
 
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(device)
+    return processor()
+
+
+def processor() -> str:
+    """The model name of the processor."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):

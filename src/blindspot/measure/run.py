@@ -45,6 +45,7 @@ def measure(job: Job) -> None:
 
     `measure.json` pins each CSV by its SHA-256 and says how many seconds each measurement took.
     """
+    begun = provenance.now()
     torch.set_num_threads(job.threads)
     # TensorFloat would put ten bits where float32 is promised.
     torch.set_float32_matmul_precision("highest")
@@ -76,6 +77,7 @@ def measure(job: Job) -> None:
                 "threads": job.threads,
                 "precision": "float32, float64 for gradients and updates",
                 "seconds": seconds,
+                "started": begun,
                 "finished": provenance.now(),
             },
         },

@@ -9,15 +9,20 @@ alike. The clock starts and stops with the device idle.
 
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from blindspot import provenance
-from blindspot.device import autocast
+from blindspot.device import autocast, resolve
+from blindspot.files import sha256_text, write_json, write_text
 from blindspot.flops import forward_per_token
 from blindspot.model import LoopedLM
+from blindspot.revisions import THROUGHPUT_REVISION
 from blindspot.spec import ModelSpec, Throughput
+from blindspot.trajectory import to_csv
 
 COLUMNS = (
     "architecture",
@@ -33,6 +38,36 @@ COLUMNS = (
     "tokens_per_s_q75",
     "flops_per_token",
 )
+
+
+def write(value: Mapping[str, Any], out: Path, device: str, threads: int) -> None:
+    """Time what `value` names (architectures, settings, precision) and write `out`, a CSV.
+
+    Its record, `out` with the ending .json, pins it by SHA-256. The record is written first: a
+    table without a record is damaged, a record without its table is only unfinished.
+    """
+    torch.set_num_threads(threads)
+    started, chosen = provenance.now(), resolve(device)
+    models = {label: ModelSpec.model_validate(m) for label, m in value["architectures"].items()}
+    settings = Throughput.model_validate(value["settings"])
+    text = to_csv(COLUMNS, measure(models, settings, value["precision"], chosen))
+    write_json(
+        out.with_suffix(".json"),
+        {
+            "revision": THROUGHPUT_REVISION,
+            "spec": dict(value),
+            "files": {out.name: sha256_text(text)},
+            "provenance": provenance.collect()
+            | {
+                "device": provenance.device_name(chosen),
+                "threads": threads,
+                "precision": value["precision"],
+                "started": started,
+                "finished": provenance.now(),
+            },
+        },
+    )
+    write_text(out, text)
 
 
 def measure(

@@ -14,7 +14,7 @@ from blindspot.catalogue import TABLES
 from blindspot.collected import Collected
 from blindspot.errors import BlindspotError
 from blindspot.files import atomic_path, write_text
-from blindspot.tables import cost, mechanism, results, scale
+from blindspot.tables import cost, mechanism, provenance, results, scale
 from blindspot.tables.table import Table
 from blindspot.typeset import latex, markdown
 
@@ -33,7 +33,10 @@ MADE: dict[str, Callable[[Collected], Table]] = {
     "cost": cost.cost,
     "matched": cost.compared,
     "initialization": scale.initialization,
+    "provenance": provenance.provenance,
 }
+#: Tables that are not of means over runs: of architectures, of single results.
+OF_ITS_OWN = {"throughput", "provenance"}
 
 
 def write(name: str, collected: Path, out: Path) -> None:
@@ -52,11 +55,11 @@ def caption(name: str, collected: Path) -> str:
     """What the table says; study, corpus, seeds, interval, protocol; what is missing."""
     item, c = TABLES[name], Collected(collected)
     parts = [item.caption, c.about()]
-    if name != "throughput":  # is of architectures, not of runs
+    if name not in OF_ITS_OWN:
         parts += [c.seeds(), f"Means over seeds. {c.interval()}"]
     parts += c.scored(item.reads)
     if "throughput" in item.reads:
         parts += [c.machine(), c.untimed()]
-    if name != "throughput":
+    if name not in OF_ITS_OWN:
         parts.append(c.missing())
     return " ".join(part for part in parts if part)
