@@ -82,6 +82,16 @@ class Grid(Settings):
     seeds: tuple[Seed, ...] = Field(min_length=1)
 
 
+class Forecast(Settings):
+    """What `blindspot forecast` reckons with."""
+
+    #: Price of an hour of one device: a GPU, or a core where the study runs on the CPU.
+    rate: NonNegative | None = None
+    currency: str = "USD"
+    #: Numbers of GPUs that wall times are given for.
+    gpus: Annotated[tuple[Count, ...], Field(min_length=1)] = (1,)
+
+
 class Config(Settings):
     """The whole of a study's config, validated."""
 
@@ -99,11 +109,17 @@ class Config(Settings):
     training: Training
     measurement: Measurement = Measurement()
     throughput: Throughput = Throughput()
+    forecast: Forecast = Forecast()
     #: `all`: what is missing is run. `finished`: publish what is there, run nothing.
     runs: Literal["all", "finished"] = "all"
     #: Whether finished runs stay: for all, or by cell ({perloop-raw: false}). Those that don't are
     #: trained and measured anew by each start of the workflow.
     reuse: bool | dict[Name, bool] = True
+
+    def identity(self) -> dict[str, Any]:
+        """What published files depend on: not where, how fast or at what price things are made."""
+        elsewhere = {"work", "results", "device", "runs", "reuse", "forecast", "execution"}
+        return self.model_dump(mode="json", exclude=elsewhere)
 
     @model_validator(mode="after")
     def _seeds(self) -> Self:
