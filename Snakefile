@@ -17,6 +17,7 @@ include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/publish.smk"
+include: "workflow/rules/doctor.smk"
 
 
 rule all:

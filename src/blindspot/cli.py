@@ -144,6 +144,22 @@ def summary(results: Folder) -> None:
 
 
 @app.command()
+def doctor(
+    config: Configs,
+    override: Override = "{}",
+    resources: Annotated[str, typer.Option(help="What a training asks for, as JSON.")] = "{}",
+    folder: Annotated[Path, typer.Option(help="submitit-folder.")] = Path("work/submitit"),
+    latency: Annotated[float, typer.Option(help="latency-wait of the profile, seconds.")] = 120,
+) -> None:
+    """Check a Slurm cluster with one tiny job, and say what to change."""
+    from blindspot.doctor import Doctor, examine
+    from blindspot.study import Study
+
+    study = Study.load(config[0], config[1:], json.loads(override))
+    examine(Doctor(study, json.loads(resources), folder=folder, latency=latency))
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON schema of config.yaml, for editors."""
     from blindspot.study import Config
