@@ -1,6 +1,5 @@
 """Training: a function of its specification, resumable to the bit, and honest when it fails."""
 
-import csv
 import json
 import os
 import signal
@@ -11,106 +10,42 @@ import torch
 
 from blindspot import checkpoint, files
 from blindspot import train as training
-from blindspot.errors import BlindspotError, InterruptedRunError, LockedError, NonFiniteError
+from blindspot.engine import Engine
+from blindspot.errors import BlindspotError, InterruptedRunError, LockedError
 from blindspot.lock import exclusive
 from blindspot.model import LoopedLM
 from blindspot.revisions import TRAINING_REVISION
-from blindspot.spec import DataSpec, RunSpec
-from blindspot.tokens import build
-from blindspot.train import Job, total_steps, train
+from blindspot.spec import RunSpec
+from blindspot.train import total_steps, train
 from reference_model import states, token_nll
-from toys import CELLS, toy_model, toy_objective
-
-TEXT = "the norm of a state grows when nothing in the loss can see it, so its angle freezes"
-WORDS = TEXT.split()
+from toys import CELLS
+from training import EACH_STEP, assert_same_run, toy_job, toy_tokens, trajectory, weights
 
 
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory):
-    """Token files of a toy text: three splits of seeded random words."""
-    from blindspot.corpus import fetch
-    from blindspot.study import _identified
-
-    folder = tmp_path_factory.mktemp("data")
-    rng = np.random.default_rng(0)
-    for split, n in (("train", 900), ("validation", 300), ("test", 300)):
-        (folder / f"{split}.txt").write_text(" ".join(rng.choice(WORDS, n)) + f" {split}")
-    paths = {s: str(folder / f"{s}.txt") for s in ("train", "validation", "test")}
-    spec = DataSpec.model_validate(
-        {
-            "corpus": {"kind": "local"} | paths,
-            "tokenizer": {"kind": "bpe", "vocab_size": 270},
-        }
-    )
-    spec = spec.model_copy(update={"corpus": _identified(spec.corpus)})
-    fetch(spec.corpus, folder / "corpus")
-    build(spec, folder / "corpus", folder / "tokens")
-    return folder / "tokens", spec.identity()
+    return toy_tokens(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture
 def job(tokens, tmp_path):
-    def make(cell="perloop-rms", where="run", dropout=0.1, seed=5, **training_settings):
-        settings = {
-            "steps": 24,
-            "learning_rate": 3e-3,
-            "precision": "float32",
-            "log_every": 5,
-            "validate_every": 10,
-            "validation_windows": 6,
-        } | training_settings
-        spec = RunSpec.model_validate(
-            {
-                "data": tokens[1],
-                "windows": {"length": 12, "stride": 6},
-                "model": toy_model(cell, vocab_size=270, dropout={"rate": dropout}).identity(),
-                "objective": toy_objective(cell).identity(),
-                "training": settings,
-                "batch": 4,
-                "seed": seed,
-            }
-        )
-        return Job(
-            f"toy/{cell}/seed{seed}-{spec.hash}",
-            spec,
-            tokens[0],
-            tmp_path / where / "out",
-            tmp_path / where / "state",
-            "cpu",
-            checkpoint_every=1e9,
-        )
+    def make(cell="perloop-rms", where="run", **changes):
+        return toy_job(tokens, tmp_path / where, cell, **changes)
 
     return make
 
 
-def weights(job):
-    return checkpoint.read(job.state / checkpoint.WEIGHTS).tensors
-
-
-def trajectory(job):
-    with open(job.out / "trajectory.csv") as file:
-        return list(csv.DictReader(file))
-
-
-def assert_same_run(a, b):
-    left, right = weights(a), weights(b)
-    assert left.keys() == right.keys()
-    for name in left:
-        assert torch.equal(left[name], right[name]), name
-    assert (a.out / "trajectory.csv").read_bytes() == (b.out / "trajectory.csv").read_bytes()
-
-
 def interrupt_at(monkeypatch, step, action):
-    """Run `action(trainer)` once, just after `step` optimizer steps."""
-    original = training.Trainer._step
+    """Run `action(engine)` once, just after `step` optimizer steps."""
+    original = Engine.step
 
-    def stepping(self, at):
-        original(self, at)
+    def stepping(self, ids, at, look=False):
+        original(self, ids, at, look)
         if at + 1 == step:
-            monkeypatch.setattr(training.Trainer, "_step", original)
+            monkeypatch.setattr(Engine, "step", original)
             action(self)
 
-    monkeypatch.setattr(training.Trainer, "_step", stepping)
+    monkeypatch.setattr(Engine, "step", stepping)
 
 
 def test_the_same_specification_gives_the_same_run_and_another_seed_another(job):
@@ -216,14 +151,12 @@ def test_a_run_stopped_by_signals_twice_ends_as_if_it_never_was(number, cell, jo
 def test_a_run_that_dies_goes_on_from_its_last_checkpoint(job, monkeypatch):
     """Rows logged after the checkpoint and lost with the process are logged again, once."""
     train(job(where="whole"))
-    j = job()
-    j.checkpoint_every = 0.0
+    j = job(execution=EACH_STEP)
 
     class Power(BaseException):
         pass
 
-    def fail(trainer):
-        trainer.job.checkpoint_every = 1e9
+    def fail(_):
         raise Power
 
     interrupt_at(monkeypatch, 13, fail)
@@ -236,8 +169,7 @@ def test_a_run_that_dies_goes_on_from_its_last_checkpoint(job, monkeypatch):
 
 def test_a_damaged_checkpoint_is_named_and_passed_over(job, monkeypatch, capsys):
     train(job(where="whole"))
-    j = job()
-    j.checkpoint_every = 0.0
+    j = job(execution=EACH_STEP)
     interrupt_at(monkeypatch, 9, lambda _: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(InterruptedRunError):
         train(j)
@@ -269,7 +201,7 @@ def test_lost_results_are_written_again_without_training(job, monkeypatch, capsy
     before = (j.out / "trajectory.csv").read_bytes()
     for path in j.out.iterdir():
         path.unlink()
-    monkeypatch.setattr(training.Trainer, "_step", None)
+    monkeypatch.setattr(Engine, "step", None)
     train(j)
     assert (j.out / "trajectory.csv").read_bytes() == before
     assert "already trained" in capsys.readouterr().err
@@ -284,35 +216,6 @@ def test_a_second_trainer_is_refused_and_a_dead_one_is_not_in_the_way(job):
         train(j)
     train(j)
     assert (j.out / "run.json").exists()
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_step_that_is_not_finite_is_not_applied_and_ends_the_run(value, job, monkeypatch):
-    """T-04: clipping does not stop NaN; good checkpoints must not be rotated away."""
-    j = job()
-    j.checkpoint_every = 0.0
-    original = training.loss
-    calls = iter(range(1, 100))
-
-    def poisoned(*arguments):
-        result = original(*arguments)
-        return result._replace(total=result.total * value) if next(calls) == 15 else result
-
-    monkeypatch.setattr(training, "loss", poisoned)
-    with pytest.raises(NonFiniteError) as caught:
-        train(j)
-    assert caught.value.exit_code == 70
-    kept = checkpoint.checkpoints(j.state)
-    for word in ("step 15", "learning_rate", str(kept[0])):
-        assert word in str(caught.value)
-    assert kept[0].stem == "step-00000014"
-    failed = json.loads((j.out / "failed.json").read_text())
-    assert (failed["hash"], failed["step"]) == (j.spec.hash, 14)
-    assert all(bool(t.isfinite().all()) for t in checkpoint.read(kept[0]).tensors.values())
-    assert [p.name for p in j.out.iterdir()] == ["failed.json"]
-    monkeypatch.setattr(training, "loss", original)
-    train(j)
-    assert not (j.out / "failed.json").exists()
 
 
 def test_validation_leaves_training_as_it_was(job):
@@ -341,8 +244,7 @@ def test_a_study_for_a_gpu_does_not_start_on_a_machine_without(job):
 
 
 def test_a_full_disk_leaves_the_older_checkpoint(job, monkeypatch):
-    j = job()
-    j.checkpoint_every = 0.0
+    j = job(execution=EACH_STEP)
     saves = iter(range(100))
     original = checkpoint.save_file
 
@@ -390,4 +292,4 @@ def test_the_trajectory_is_the_one_that_results_rest_on(job):
     for key, (ce, norm) in golden.items():
         assert found[key][0] == pytest.approx(ce, abs=2e-3), key
         assert found[key][1] == pytest.approx(norm, rel=1e-3), key
-    assert TRAINING_REVISION == 1
+    assert TRAINING_REVISION == 2

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from blindspot.errors import BlindspotError
 from blindspot.files import atomic_path
+from blindspot.optimizer import AdamW
 
 #: The file of final weights in a run's state folder.
 WEIGHTS = "weights.safetensors"
 KEEP = 2
-MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Checkpoint(NamedTuple):
@@ -74,41 +74,30 @@ def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
     return total.hexdigest()
 
 
-def training_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def training_state(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
     """Parameters and AdamW's moments by name."""
-    tensors: dict[str, Tensor] = {}
-    for name, parameter in model.named_parameters():
-        tensors[name] = parameter
-        for moment in MOMENTS:
-            tensors[f"{moment}.{name}"] = optimizer.state[parameter][moment]
-    return tensors
+    return dict(model.named_parameters()) | optimizer.named_moments()
 
 
-def restore(
-    model: nn.Module, optimizer: torch.optim.Optimizer | None, saved: Checkpoint, where: Path
-) -> None:
+def restore(model: nn.Module, optimizer: AdamW | None, saved: Checkpoint, where: Path) -> None:
     """Load parameters, and moments when there is an optimizer; every name must be there."""
-    wanted = dict(model.named_parameters())
-    names = set(wanted)
+    wanted: dict[str, Tensor] = dict(model.named_parameters())
     if optimizer is not None:
-        names |= {f"{moment}.{name}" for name in wanted for moment in MOMENTS}
-    if names != set(saved.tensors):
-        odd = sorted(names ^ set(saved.tensors))[:3]
+        wanted |= optimizer.named_moments()
+    if set(wanted) != set(saved.tensors):
+        odd = sorted(set(wanted) ^ set(saved.tensors))[:3]
         raise BlindspotError(f"{where}: its tensors are not this model's (first: {', '.join(odd)})")
     with torch.no_grad():
-        for name, parameter in wanted.items():
-            if parameter.shape != saved.tensors[name].shape:
+        for name, tensor in wanted.items():
+            if tensor.shape != saved.tensors[name].shape:
                 raise BlindspotError(
                     f"{where}: {name} has shape {tuple(saved.tensors[name].shape)}, "
-                    f"the model's is {tuple(parameter.shape)}"
+                    f"the model's is {tuple(tensor.shape)}"
                 )
-            parameter.copy_(saved.tensors[name])
-            if optimizer is not None:
-                optimizer.state[parameter] = {
-                    # The fused optimizer wants its step count where the parameter is.
-                    "step": torch.tensor(float(saved.meta["step"]), device=parameter.device),
-                    **{m: saved.tensors[f"{m}.{name}"].to(parameter.device) for m in MOMENTS},
-                }
+            tensor.copy_(saved.tensors[name])
+    if optimizer is not None:
+        # A step that was skipped, because it was not finite, does not count for bias correction.
+        optimizer.set_applied(saved.meta["step"] - len(saved.meta["skipped"]))
 
 
 def checkpoints(folder: Path) -> list[Path]:

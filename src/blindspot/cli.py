@@ -4,9 +4,16 @@ Heavy imports happen inside the verbs: `blindspot figure` must work where torch 
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
+
+from blindspot import stopping
+
+if sys.argv[1:2] == ["train"]:
+    # Before all else: the imports below and torch's take seconds, in which a signal must not kill.
+    stopping.install()
 
 import typer
 
@@ -60,13 +67,21 @@ def train(
     state: Folder,
     device: Device = "auto",
     threads: Threads = 1,
+    execution: Annotated[str, typer.Option(help="Settings of execution as JSON.")] = "{}",
+    gpus: Annotated[int, typer.Option(min=0, help="Ranks to start here; 0 or 1: none.")] = 0,
 ) -> None:
     """Train one run, or go on with it where it was interrupted."""
+    if gpus > 1 and "WORLD_SIZE" not in os.environ:
+        from blindspot.parallel import launch
+
+        raise typer.Exit(launch(gpus))
+    from blindspot.execution import Execution
     from blindspot.spec import RunSpec
     from blindspot.train import Job
     from blindspot.train import train as train_run
 
-    train_run(Job(name, RunSpec.parse(spec), tokens, out, state, device, threads))
+    how = Execution.model_validate_json(execution)
+    train_run(Job(name, RunSpec.parse(spec), tokens, out, state, device, threads, how))
 
 
 @app.command()
@@ -174,3 +189,7 @@ def main() -> None:
     except BlindspotError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -16,6 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from blindspot.readout import Readout, rms_normalize
 from blindspot.spec import ModelSpec
@@ -97,6 +98,8 @@ class LoopedLM(nn.Module):
         self.dropout = nn.Dropout(spec.dropout.rate if "embedding" in spec.dropout.at else 0.0)
         self.blocks = nn.ModuleList(Block(spec) for _ in range(spec.layers))
         self.readout = Readout(spec)
+        #: In training, keep only each layer's input and compute the rest again when it is needed.
+        self.recompute = False
         if spec.init_std is not None:
             self._initialize(spec.init_std)
 
@@ -116,8 +119,10 @@ class LoopedLM(nn.Module):
 
     def stack(self, x: Tensor) -> Tensor:
         """One loop: all layers once, (B, T, d) to (B, T, d)."""
+        again = self.recompute and torch.is_grad_enabled()
         for block in self.blocks:
-            x = block(x)
+            # The generator is wound back for the second time, so dropout masks are the same.
+            x = checkpoint(block, x, use_reentrant=False) if again else block(x)
         return x
 
     def loop(self, state: Tensor, k: int) -> Tensor:

@@ -13,14 +13,15 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from blindspot.heads import mean_cross_entropy, token_cross_entropy
 from blindspot.model import LoopedLM
 from blindspot.spec import Objective, Penalty
 
 
 class Loss(NamedTuple):
-    """`total` is what is minimized; `ce[k]` the cross-entropy at each supervised depth."""
+    """`total` is what is minimized; `ce[k]` the cross-entropy at each supervised depth (to look at,
+    without a gradient of its own)."""
 
     total: Tensor
     ce: dict[int, Tensor]
@@ -28,12 +29,9 @@ class Loss(NamedTuple):
 
 
 def cross_entropy(model: LoopedLM, state: Tensor, k: int, targets: Tensor) -> Tensor:
-    """Mean cross-entropy in nats of H_k (B, T, d) against targets (B, T), read at depth k."""
-    logits = model.logits(state, k).flatten(0, -2)
-    # bfloat16 logits are raised to float32; float64 stays as it is.
-    return F.cross_entropy(
-        logits.to(torch.promote_types(logits.dtype, torch.float32)), targets.flatten()
-    )
+    """Mean cross-entropy in nats of H_k (B, T, d) against targets (B, T), read at depth k; an
+    observation, without gradients."""
+    return token_cross_entropy(model.embedding.weight, model.readout(state, k), targets).mean()
 
 
 def norm_penalty(states: Sequence[Tensor], penalty: Penalty) -> Tensor:
@@ -52,10 +50,10 @@ def supervised(objective: Objective, loops: int) -> range:
 def loss(model: LoopedLM, states: Sequence[Tensor], targets: Tensor, objective: Objective) -> Loss:
     """The objective of H_0..H_K (a forward pass's states) for targets (B, T)."""
     depths = supervised(objective, len(states) - 1)
-    ce = {k: cross_entropy(model, states[k], k, targets) for k in depths}
-    total = torch.stack(list(ce.values())).mean()
+    readouts = [model.readout(states[k], k) for k in depths]
+    total, each = mean_cross_entropy(model.embedding.weight, readouts, targets)
     penalty = None
     if objective.penalty is not None:
         penalty = norm_penalty(states[1:], objective.penalty)
         total = total + penalty
-    return Loss(total, ce, penalty)
+    return Loss(total, dict(zip(depths, each, strict=True)), penalty)

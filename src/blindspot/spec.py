@@ -111,13 +111,17 @@ class BpeTokenizer(Settings):
     vocab_size: Annotated[int, Field(strict=True, ge=257, le=2**32)]
 
 
+#: The paper's words.
+DEFAULT_PATTERN = r"\s+|[A-Za-z0-9_]+|[^\w\s]"
+
+
 class WordsTokenizer(Settings):
     """The paper's words: pattern, most frequent words, the rest UNK. Loses rare words."""
 
     kind: Literal["words"]
     vocab_size: Annotated[int, Field(strict=True, ge=2, le=2**32)]
     min_frequency: Count = 2
-    pattern: str = r"\s+|[A-Za-z0-9_]+|[^\w\s]"
+    pattern: str = DEFAULT_PATTERN
     #: The release fits on validation text too.
     fit: Literal["train", "train+validation"] = "train"
 
@@ -232,6 +236,12 @@ class Objective(Settings):
     penalty: Penalty | None = None
 
 
+class Skip(Settings):
+    """Leave out a step that is not finite, up to `skip` of them in a row."""
+
+    skip: Count
+
+
 class Training(Settings):
     """AdamW with a constant learning rate."""
 
@@ -243,6 +253,9 @@ class Training(Settings):
     weight_decay: NonNegative = 0.01
     clip: Positive = 1.0
     precision: Literal["bf16", "float32"] = "bf16"
+    #: When a loss or gradient is not finite: `stop` ends the run before that step is applied,
+    #: {skip: n} leaves the step out, and ends the run at more than n in a row.
+    nonfinite: Literal["stop"] | Skip = "stop"
     #: Steps between rows of the trajectory, and between validation passes.
     log_every: Count = 100
     validate_every: Count = 1000
@@ -257,6 +270,11 @@ class Training(Settings):
                 f"(steps: {self.steps}, epochs: {self.epochs}); set the other one to null"
             )
         return self
+
+    @property
+    def skip(self) -> int:
+        """Steps in a row that may be left out because they are not finite."""
+        return self.nonfinite.skip if isinstance(self.nonfinite, Skip) else 0
 
 
 class RunSpec(Settings):

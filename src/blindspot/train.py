@@ -8,37 +8,36 @@ Resumable state lies in `state` (under work/); the result folder gets its files 
 `run.json` last.
 """
 
-import os
-import signal
-import sys
+import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from blindspot import checkpoint, provenance, remake, trajectory
+from blindspot import checkpoint, outcome, parallel, provenance, remake, stopping, trajectory
 from blindspot.device import autocast, resolve
+from blindspot.engine import Engine
 from blindspot.errors import BlindspotError, InterruptedRunError, NonFiniteError
-from blindspot.files import sha256_file, write_json, write_text
+from blindspot.execution import Execution
+from blindspot.files import write_json
 from blindspot.lock import exclusive
-from blindspot.model import LoopedLM, parameters
-from blindspot.objective import cross_entropy, loss
+from blindspot.model import parameters
+from blindspot.objective import cross_entropy
+from blindspot.parallel import World
+from blindspot.runlog import SHOW_EVERY, Board, say, tensorboard
 from blindspot.spec import RunSpec
 from blindspot.tokens import Tokens
 from blindspot.windows import Batches, count
 
 #: What a run that failed for good leaves in its result folder, so that tables can say so.
 FAILED = "failed.json"
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
-#: Seconds between progress lines on the terminal; the run's log has them all.
-SHOW_EVERY = 5.0
+#: Tokens of one slice of a validation pass, so that its memory does not grow with the batch.
+SLICE_TOKENS = {"cpu": 4096, "cuda": 16384}
 
 
 @dataclass
@@ -54,8 +53,7 @@ class Job:
     state: Path
     device: str = "auto"
     threads: int = 1
-    #: Seconds between checkpoints.
-    checkpoint_every: float = 300.0
+    execution: Execution = field(default_factory=Execution)
 
 
 @dataclass
@@ -69,6 +67,10 @@ class Progress:
     resumes: int = 0
     rows: list[list[Any]] = field(default_factory=list)
     timing: list[list[Any]] = field(default_factory=list)
+    #: Steps (from 0) that were left out because they were not finite.
+    skipped: list[int] = field(default_factory=list)
+    #: Bytes that the last attempt needed at most.
+    peak_memory: int | None = None
 
     def meta(self, spec: RunSpec) -> dict[str, Any]:
         return {"run": spec.hash, "spec": spec.identity()} | asdict(self)
@@ -83,51 +85,92 @@ def total_steps(spec: RunSpec, windows: int) -> int:
 
 
 def train(job: Job) -> None:
-    """Train a run to its end, or go on with it; then write its results."""
-    with exclusive(job.state):
-        if remake.honour(job.state, job.out):
-            _say(job, "starts from nothing, as reuse: false asks")
-        weights = job.state / checkpoint.WEIGHTS
-        saved = checkpoint.read(weights) if weights.exists() else None
-        if saved is not None and saved.meta["run"] == job.spec.hash:
-            _say(job, f"already trained ({weights}); writing its results again")
-            meta = saved.meta
-        else:
-            trainer = Trainer(job)
+    """Train a run to its end, or go on with it; then write its results.
+
+    SIGTERM, SIGUSR2 and Ctrl-C save its state and end it with `InterruptedRunError`.
+    """
+    torch.set_num_threads(job.threads)
+    world = parallel.join(job.device)
+    with stopping.noted(), exclusive(job.state) if world.first else nullcontext():
+        meta = world.spread([], _trained(job) if world.first else None)
+        if meta is None:
+            trainer = Trainer(job, world)
             try:
                 meta = trainer.run()
             except NonFiniteError as error:
                 record = {"name": job.name, "hash": job.spec.hash, "step": trainer.progress.step}
-                write_json(job.out / FAILED, record | {"error": str(error)})
+                if world.first:
+                    write_json(job.out / FAILED, record | {"error": str(error)})
                 raise
-        publish(job, meta)
-        (job.out / FAILED).unlink(missing_ok=True)
+        if world.first:
+            execution = job.execution.identity() | {"ranks": world.size}
+            device = resolve(job.device)
+            outcome.publish(job.name, job.spec, job.tokens, job.out, meta, execution, device)
+            (job.out / FAILED).unlink(missing_ok=True)
+
+
+def _trained(job: Job) -> dict[str, Any] | None:
+    """What lies beside the weights of a run that was trained to its end."""
+    if remake.honour(job.state, job.out):
+        say(job.name, job.state, "starts from nothing, as reuse: false asks")
+    weights = job.state / checkpoint.WEIGHTS
+    if not weights.exists():
+        return None
+    try:
+        meta = checkpoint.read(weights).meta
+    except BlindspotError as error:
+        raise BlindspotError(f"{error}; delete it to train this run again") from None
+    _require_own(job, weights, meta)
+    say(job.name, job.state, f"already trained ({weights}); writing its results again")
+    return meta
+
+
+def _require_own(job: Job, path: Path, meta: dict[str, Any]) -> None:
+    if meta["run"] != job.spec.hash:
+        raise BlindspotError(
+            f"{path}: belongs to run {meta['run']}, not to {job.spec.hash}; "
+            f"move it away, or give this run another state folder"
+        )
+
+
+def require_room(state: Path, spec: RunSpec) -> None:
+    """Refuse to start where the run's checkpoints will not fit: parameters and two moments, in
+    float32, as many times as checkpoints are kept, and once more while one is written."""
+    there = sum(path.stat().st_size for path in checkpoint.checkpoints(state))
+    needed = (checkpoint.KEEP + 1) * 12 * parameters(spec.model) - there
+    free = shutil.disk_usage(state).free
+    if free < needed:
+        raise BlindspotError(
+            f"{state}: {free / 2**20:,.0f} MiB are free, this run's checkpoints need "
+            f"{needed / 2**20:,.0f}; make room, or set `work` in the config to a larger disk"
+        )
 
 
 class Trainer:
-    """One run on one device."""
+    """One run, from where it was to its end."""
 
-    def __init__(self, job: Job) -> None:
-        self.job, self.spec = job, job.spec
-        torch.set_num_threads(job.threads)
+    def __init__(self, job: Job, world: World | None = None) -> None:
+        self.job, self.spec, self.world = job, job.spec, world or World()
         self.device = resolve(job.device)
         self.data = Tokens.open(job.tokens, data=self.spec.data)
         stream = self.data.split("train")
-        self.batches = Batches(stream, self.spec.windows, self.spec.batch, self.spec.seed)
+        self.batches = Batches(
+            stream,
+            self.spec.windows,
+            self.spec.batch,
+            self.spec.seed,
+            self.world.rank,
+            self.world.size,
+        )
         self.steps = total_steps(self.spec, count(len(stream), self.spec.windows))
         self.validation = self._validation_windows()
-        torch.manual_seed(self.spec.seed)
-        self.model = LoopedLM(self.spec.model).to(self.device)
-        t = self.spec.training
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(),
-            lr=t.learning_rate,
-            betas=t.betas,
-            weight_decay=t.weight_decay,
-            fused=True,
-        )
+        if self.world.first:
+            require_room(job.state, self.spec)
+        self.engine = Engine(self.spec, self.device, job.execution, self.world)
+        self.model = self.engine.model
         self.progress = Progress()
-        self.stop = 0
+        #: The step of the newest checkpoint.
+        self.saved = 0
         self.shown = 0.0
 
     def _validation_windows(self) -> Tensor:
@@ -145,223 +188,174 @@ class Trainer:
         """Train to the end and save the weights; returns what is saved beside them."""
         self._resume()
         self.model.train()
+        # A monotonic clock: the wall's may be set back, or leap.
         started = last_save = time.monotonic()
-        before = self.progress.seconds
-        if self.progress.step == 0:
+        before, p, execution = self.progress.seconds, self.progress, self.job.execution
+        if p.step == 0:
             self._validate(0)
-        with _signals(self), _tensorboard(self) as board:
-            while self.progress.step < self.steps:
-                self._step(self.progress.step)
-                self.progress.step += 1
-                step, now = self.progress.step, time.monotonic()
-                self.progress.seconds = before + now - started
-                if self._logs(step):
-                    self._log(step, board)
-                if step % self.spec.training.validate_every == 0 or step == self.steps:
-                    self._validate(step)
-                if self.stop and step < self.steps:
+        with (
+            tensorboard(self.job.state / "tensorboard", p.step)
+            if self.world.first
+            else (nullcontext(Board())) as board
+        ):
+            ids = self._ids(p.step)
+            while p.step < self.steps:
+                if number := self.world.agree(stopping.requested()):
+                    self._stop(number)
+                look = self._logs(p.step + 1)
+                self.engine.step(ids, p.step, look)
+                p.step += 1
+                # Fetched while the device is at work.
+                ids = self._ids(p.step)
+                # One look a step costs nothing on the CPU; on a GPU it would wait for the device.
+                if look or self.device.type == "cpu":
+                    self._harvest()
+                now = time.monotonic()
+                p.seconds = before + now - started
+                if look:
+                    self._log(board)
+                if p.step % self.spec.training.validate_every == 0 or p.step == self.steps:
+                    self._validate(p.step)
+                every = execution.checkpoint_steps
+                due = now - last_save > 60 * execution.checkpoint_minutes
+                if (due or (every and p.step % every == 0)) and p.step < self.steps:
                     self._save()
-                    raise InterruptedRunError(
-                        f"{self.job.name}: stopped by {signal.Signals(self.stop).name} at step "
-                        f"{step} of {self.steps}; its state is saved, the same command goes on"
-                    )
-                if now - last_save > self.job.checkpoint_every and step < self.steps:
-                    self._save()
-                    last_save = now
-        meta = self.progress.meta(self.spec)
-        tensors = dict(self.model.named_parameters())
-        checkpoint.write(self.job.state / checkpoint.WEIGHTS, tensors, meta)
-        checkpoint.prune(self.job.state, keep=0)
+                    last_save = time.monotonic()
+        p.peak_memory = outcome.peak_memory(self.device)
+        meta = p.meta(self.spec)
+        if self.world.first:
+            tensors = dict(self.model.named_parameters())
+            checkpoint.write(self.job.state / checkpoint.WEIGHTS, tensors, meta)
+            checkpoint.prune(self.job.state, keep=0)
         return meta
+
+    def _ids(self, step: int) -> Tensor:
+        """This rank's rows of a batch, on the device: int64 (B / world, T + 1)."""
+        ids = torch.from_numpy(self.batches[min(step, self.steps - 1)])
+        if self.device.type == "cpu":
+            return ids
+        return ids.pin_memory().to(self.device, non_blocking=True)
+
+    def _stop(self, number: int) -> None:
+        stopping.request(number)  # the other ranks' too
+        step = self.progress.step
+        if step != self.saved:
+            self._save()
+        raise InterruptedRunError(
+            f"{self.job.name}: stopped by {stopping.name(number)} at step {step} of {self.steps}; "
+            f"its state is saved, the same command goes on"
+        )
 
     def _resume(self) -> None:
         """Take up the newest whole checkpoint, naming each damaged one that is passed over."""
+        meta = self._newest() if self.world.first else None
+        tensors = checkpoint.training_state(self.model, self.engine.optimizer)
+        meta = self.world.spread(list(tensors.values()), meta)
+        if meta is None:
+            return
+        self.progress = Progress(**{f.name: meta[f.name] for f in fields(Progress)})
+        self.progress.resumes += 1
+        self.saved = self.progress.step
+        self.engine.resume(self.progress.step, self.progress.skipped)
+        if self.world.first:
+            self._say(f"resumes at step {self.progress.step} of {self.steps}")
+
+    def _newest(self) -> dict[str, Any] | None:
         for path in checkpoint.checkpoints(self.job.state):
             try:
                 saved = checkpoint.read(path)
             except BlindspotError as error:
-                _say(self.job, f"{error}; trying the one before it")
+                self._say(f"{error}; trying the one before it")
                 continue
-            if saved.meta["run"] != self.spec.hash:
-                raise BlindspotError(
-                    f"{path}: belongs to run {saved.meta['run']}, not to {self.spec.hash}; "
-                    f"move it away, or give this run another state folder"
-                )
-            checkpoint.restore(self.model, self.optimizer, saved, path)
-            kept = {f.name: saved.meta[f.name] for f in fields(Progress)}
-            self.progress = Progress(**kept)
-            self.progress.resumes += 1
-            _say(self.job, f"resumes at step {self.progress.step} of {self.steps}")
-            return
+            _require_own(self.job, path, saved.meta)
+            checkpoint.restore(self.model, self.engine.optimizer, saved, path)
+            return saved.meta
+        return None
 
-    def _step(self, step: int) -> None:
-        # Dropout masks are a function of (seed, step): nothing of the generator needs saving.
-        torch.manual_seed(
-            np.random.SeedSequence([self.spec.seed, step]).generate_state(1)[0].item()
-        )
-        batch = torch.from_numpy(self.batches[step]).to(self.device, non_blocking=True)
-        inputs, targets = batch[:, :-1], batch[:, 1:]
-        with autocast(self.spec.training.precision, self.device):
-            states = self.model(inputs)
-            result = loss(self.model, states, targets, self.spec.objective)
-        result.total.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.spec.training.clip)
-        if self._logs(step + 1):
-            with autocast(self.spec.training.precision, self.device):
-                self.observed = trajectory.observe(self.model, states, targets, result.ce)
-            self.grad_norm = norm
-        # One look a step costs nothing on the CPU; on a GPU it would wait for the device, so there
-        # it happens when the log is read back, before anything is saved.
-        if self.device.type == "cpu" or self._logs(step + 1):
-            self._require_finite(step + 1, result.total, norm)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-
-    def _require_finite(self, step: int, total: Tensor, norm: Tensor) -> None:
-        if bool(torch.isfinite(total) & torch.isfinite(norm)):
+    def _harvest(self) -> None:
+        """Note which steps were left out; end the run where it has failed."""
+        skipped, failed = self.engine.harvest()
+        self.progress.skipped += skipped
+        for step in skipped:
+            self._say(f"step {step + 1} is not finite and was left out")
+        if failed is None:
             return
+        self.progress.step = failed
         kept = checkpoint.checkpoints(self.job.state)
+        before = ""
+        if self.spec.training.skip:
+            before = f", after {self.spec.training.skip} in a row that were left out"
         raise NonFiniteError(
-            f"{self.job.name}: at step {step} the loss is {total.item():.6g} and the gradient norm "
-            f"{norm.item():.6g}; the step was not applied and the run has failed. Last checkpoint: "
-            f"{kept[0] if kept else 'none'}. Lower training.learning_rate or training.clip"
+            f"{self.job.name}: at step {failed + 1}{before}, the first number that is not finite "
+            f"is in {self.engine.explain(self._ids(failed), failed)}; the step was not applied and "
+            f"the run has failed. Last good checkpoint: {kept[0] if kept else 'none'}. Lower "
+            f"training.learning_rate or training.clip, or see training.nonfinite"
         )
 
     def _logs(self, step: int) -> bool:
         return step % self.spec.training.log_every == 0 or step in (1, self.steps)
 
-    def _log(self, step: int, board: Any) -> None:
-        p, spec = self.progress, self.spec
-        table, norm = self.observed.cpu(), float(self.grad_norm)
+    def _log(self, board: Board) -> None:
+        p, spec, step = self.progress, self.spec, self.progress.step
+        table, norm = self.engine.seen()
         per_step = spec.batch * spec.windows.length
         p.rows += trajectory.rows(step, step * per_step, "train", table, norm)
         old_step, old_seconds = (p.timing[-1][0], p.timing[-1][1]) if p.timing else (0, 0.0)
         speed = (step - old_step) * per_step / max(p.seconds - old_seconds, 1e-9)
         p.timing.append([step, round(p.seconds, 3), round(speed, 1)])
-        if board is not None:
-            for k, values in enumerate(table.tolist()):
-                if k:
-                    board.add_scalar(f"ce/{k}", values[0], step)
-                board.add_scalar(f"norm/{k}", values[1], step)
-            board.add_scalar("grad_norm", norm, step)
-        left = (self.steps - step) * p.seconds / step
-        last = table[-1].tolist()
+        if not self.world.first:
+            return
+        board.add(step, table, norm)
+        left = int((self.steps - step) * p.seconds / step)
+        ce, norm_k = table[-1].tolist()[:2]
         show = p.seconds - self.shown >= SHOW_EVERY or step in (1, self.steps)
         self.shown = p.seconds if show else self.shown
-        _say(
-            self.job,
-            f"step {step}/{self.steps}  CE {last[0]:.3f}  norm {last[1]:.1f}  "
-            f"{speed:,.0f} tokens/s  {int(left) // 60}:{int(left) % 60:02d} left",
+        self._say(
+            f"step {step}/{self.steps}  CE {ce:.3f}  norm {norm_k:.1f}  "
+            f"{speed:,.0f} tokens/s  {left // 60}:{left % 60:02d} left",
             show,
         )
 
     @torch.no_grad()
     def _validate(self, step: int) -> None:
         """CE and norms at every loop over fixed validation windows, dropout off."""
+        if not self.world.first:
+            return
+        self._harvest()
         self.model.eval()
         depths = range(self.spec.model.loops + 1)
         ce = torch.zeros(len(depths), device=self.device)
         ce[0] = torch.nan
-        norms: list[list[Tensor]] = [[] for _ in depths]
-        for chunk in self.validation.split(self.spec.batch):
+        norms = []
+        tokens = SLICE_TOKENS.get(self.device.type, SLICE_TOKENS["cuda"])
+        for chunk in self.validation.split(max(1, tokens // self.spec.windows.length)):
             chunk = chunk.to(self.device)
             with autocast(self.spec.training.precision, self.device):
                 states = self.model(chunk[:, :-1])
                 for k in depths[1:]:
                     share = len(chunk) / len(self.validation)
                     ce[k] += share * cross_entropy(self.model, states[k], k, chunk[:, 1:])
-            for k in depths:
-                norms[k].append(trajectory.token_norms(states[k]))
-        marks = torch.stack([trajectory.summary(torch.cat(n)) for n in norms])
+            norms.append(torch.stack([trajectory.token_norms(state) for state in states]))
+        marks = trajectory.summary(torch.cat(norms, dim=1))
         table = torch.cat([ce[:, None], marks], dim=1).cpu()
-        tokens = step * self.spec.batch * self.spec.windows.length
-        self.progress.rows += trajectory.rows(step, tokens, "validation", table, None)
+        seen = step * self.spec.batch * self.spec.windows.length
+        self.progress.rows += trajectory.rows(step, seen, "validation", table, None)
         self.model.train()
 
     def _save(self) -> None:
+        if not self.world.first:
+            return
+        self._harvest()
         if not all(bool(torch.isfinite(p).all()) for p in self.model.parameters()):
             raise NonFiniteError(
                 f"{self.job.name}: weights are not finite at step {self.progress.step}; nothing "
                 f"was saved over the last good checkpoint. Lower training.learning_rate"
             )
         path = checkpoint.path_of(self.job.state, self.progress.step)
-        tensors = checkpoint.training_state(self.model, self.optimizer)
+        tensors = checkpoint.training_state(self.model, self.engine.optimizer)
         checkpoint.write(path, tensors, self.progress.meta(self.spec))
         checkpoint.prune(self.job.state)
+        self.saved = self.progress.step
 
-
-def publish(job: Job, meta: dict[str, Any]) -> None:
-    """Write the result folder from what is saved beside the weights; `run.json` is last."""
-    spec = job.spec
-    data = Tokens.open(job.tokens, verify=False)
-    device = resolve(job.device)
-    write_text(job.out / "trajectory.csv", trajectory.to_csv(trajectory.COLUMNS, meta["rows"]))
-    write_text(job.out / "timing.csv", trajectory.to_csv(trajectory.TIMING_COLUMNS, meta["timing"]))
-    tokens = meta["step"] * spec.batch * spec.windows.length
-    csvs = [job.out / "trajectory.csv", job.out / "timing.csv"]
-    write_json(
-        job.out / "run.json",
-        {
-            "name": job.name,
-            "hash": spec.hash,
-            "revision": spec.revision,
-            "spec": spec.identity(),
-            "steps": meta["step"],
-            "tokens_seen": tokens,
-            "parameters": parameters(spec.model),
-            "data": data.meta,
-            "files": {path.name: sha256_file(path) for path in csvs},
-            "provenance": provenance.collect()
-            | {
-                "device": provenance.device_name(device),
-                "threads": job.threads,
-                "precision": spec.training.precision,
-                "started": meta["started"],
-                "finished": provenance.now(),
-                "resumes": meta["resumes"],
-                "seconds": meta["seconds"],
-                "tokens_per_s": round(tokens / max(meta["seconds"], 1e-9), 1),
-            },
-        },
-    )
-
-
-@contextmanager
-def _signals(trainer: Trainer) -> Iterator[None]:
-    """Ctrl-C, SIGTERM and SIGUSR2 (Slurm, ahead of a limit) end the run after the step at hand."""
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        trainer.stop = number
-
-    old = {s: signal.signal(s, note) for s in STOPS}
-    try:
-        yield
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _tensorboard(trainer: Trainer) -> Iterator[Any]:
-    """A TensorBoard writer in the state folder, or None where TensorBoard is not installed."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        yield None
-        return
-    # After a resume, events of steps that are trained again are dropped.
-    folder = trainer.job.state / "tensorboard"
-    writer = SummaryWriter(str(folder), purge_step=trainer.progress.step + 1)
-    try:
-        yield writer
-    finally:
-        writer.close()
-
-
-def _say(job: Job, text: str, show: bool = True) -> None:
-    """Tell the person at the terminal, and the run's own log, which outlives every attempt."""
-    if show:
-        print(f"{job.name}: {text}", file=sys.stderr, flush=True)
-    with open(job.state / "train.log", "a", encoding="utf-8") as log:
-        log.write(f"{provenance.now()} {text}\n")
+    def _say(self, text: str, show: bool = True) -> None:
+        say(self.job.name, self.job.state, text, show)

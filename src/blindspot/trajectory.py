@@ -23,6 +23,7 @@ from torch import Tensor
 
 from blindspot.model import LoopedLM
 from blindspot.objective import cross_entropy
+from blindspot.parallel import World
 
 COLUMNS = (
     "step",
@@ -45,24 +46,31 @@ def token_norms(state: Tensor) -> Tensor:
 
 
 def summary(norms: Tensor) -> Tensor:
-    """Mean, median, 99th percentile and maximum of token norms: shape (4,)."""
-    marks = torch.tensor([0.5, 0.99, 1.0], device=norms.device)
-    return torch.cat([norms.mean().reshape(1), torch.quantile(norms, marks)])
+    """Mean, median, 99th percentile and maximum of token norms (..., n): shape (..., 4)."""
+    marks = torch.tensor([0.5, 0.99, 1.0], device=norms.device, dtype=norms.dtype)
+    quantiles = torch.quantile(norms, marks, dim=-1).movedim(0, -1)
+    return torch.cat([norms.mean(-1, keepdim=True), quantiles], dim=-1)
 
 
 @torch.no_grad()
 def observe(
-    model: LoopedLM, states: Sequence[Tensor], targets: Tensor, known: dict[int, Tensor]
+    model: LoopedLM,
+    states: Sequence[Tensor],
+    targets: Tensor,
+    known: dict[int, Tensor],
+    world: World,
 ) -> Tensor:
-    """CE and norm summary of H_0..H_K as one float32 table (K + 1, 5), still on the device.
+    """CE and norm summary of H_0..H_K as one float32 table (K + 1, 5), still on the device, over
+    the tokens of all ranks.
 
     `known` holds cross-entropies that the objective has computed already. CE of H_0 is NaN.
     """
     ce = torch.full((len(states),), torch.nan, device=states[0].device)
     for k, state in enumerate(states[1:], start=1):
         ce[k] = known[k] if k in known else cross_entropy(model, state, k, targets)
-    norms = torch.stack([summary(token_norms(state)) for state in states])
-    return torch.cat([ce[:, None], norms], dim=1)
+    world.average([ce])
+    norms = world.gather(torch.stack([token_norms(state) for state in states]))
+    return torch.cat([ce[:, None], summary(norms)], dim=1)
 
 
 def rows(

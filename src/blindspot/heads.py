@@ -1,0 +1,107 @@
+"""Cross-entropy through the tied head without the logits of all loops, or of one, at once.
+
+Logits of a whole batch at K depths are the largest thing a training step could hold: B T V numbers
+a depth, and as many again for their gradient. Here a slice of tokens is projected, scored and, in
+training, differentiated on the spot, so that only dH and dW outlive it. That is the whole saving:
+the number of matrix products is that of full logits (three a token), none is done twice.
+
+torch's own `F.linear_cross_entropy` keeps the full logits by default, and in its chunked mode it
+breaks a compiled graph and measured slower on the CPU (benchmarks/README.md).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+#: Logits of one slice, in numbers: what a core's cache can nearly hold, and what fills a GPU.
+SLICE = {"cpu": 2**21, "cuda": 2**26}
+
+
+def rows(vocabulary: int, device: torch.device) -> int:
+    """Tokens of one slice."""
+    return max(1, SLICE.get(device.type, SLICE["cuda"]) // vocabulary)
+
+
+def _working_type(x: Tensor) -> torch.dtype:
+    """The type of the matrix products: what autocast would choose, or the input's own."""
+    if torch.is_autocast_enabled(x.device.type):
+        return torch.get_autocast_dtype(x.device.type)
+    return x.dtype
+
+
+class _MeanCrossEntropy(torch.autograd.Function):
+    """Mean over depths of the mean cross-entropy, and that of each depth (not differentiable).
+
+    The gradients are made on the way, up to the factor that `backward` is given.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, weight: Tensor, targets: Tensor, dtype: torch.dtype, *readouts: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        exact = torch.promote_types(dtype, torch.float32)
+        head, n = weight.to(dtype), targets.numel()
+        size = rows(len(weight), weight.device)
+        d_weight = torch.zeros_like(weight, dtype=exact)
+        d_readouts, sums = [], []
+        for readout in readouts:
+            x = readout.to(dtype)
+            pieces, total = [], torch.zeros((), dtype=exact, device=x.device)
+            for part, answer in zip(x.split(size), targets.split(size), strict=True):
+                log_p = F.log_softmax((part @ head.T).to(exact), dim=-1)
+                right = log_p.gather(1, answer[:, None])
+                total = total - right.sum()
+                # d CE / d logits = p - 1 at the answer, p elsewhere.
+                slope = log_p.exp_().scatter_(1, answer[:, None], right.exp() - 1).to(dtype)
+                pieces.append(slope @ head)
+                if dtype == exact:
+                    d_weight.addmm_(slope.T, part)
+                else:
+                    d_weight += slope.T @ part
+            d_readouts.append(torch.cat(pieces) if len(pieces) > 1 else pieces[0])
+            sums.append(total)
+        each = torch.stack(sums) / n
+        ctx.save_for_backward(d_weight, *d_readouts)
+        ctx.scale = 1 / (n * len(readouts))
+        ctx.mark_non_differentiable(each)
+        return each.mean(), each
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, _each: Tensor) -> tuple[Tensor | None, ...]:
+        factor = gradient * ctx.scale
+        d_weight, *d_readouts = ctx.saved_tensors
+        parts = [d.to(factor.dtype) * factor for d in d_readouts]
+        return d_weight * factor, None, None, *parts
+
+
+def mean_cross_entropy(
+    weight: Tensor, readouts: Sequence[Tensor], targets: Tensor
+) -> tuple[Tensor, Tensor]:
+    """CE in nats a token of each readout (B, T, d) through the head `weight` (V, d), for targets
+    (B, T): the mean over readouts, to be minimized, and one number a readout, to be looked at.
+
+    float32 or better outside the matrix products; gradients to `weight` and `readouts`, once.
+    """
+    flat = [readout.flatten(0, -2) for readout in readouts]
+    answers = targets.flatten()
+    mean, each = _MeanCrossEntropy.apply(weight, answers, _working_type(flat[0]), *flat)
+    return mean, each
+
+
+@torch.no_grad()
+def token_cross_entropy(weight: Tensor, readout: Tensor, targets: Tensor) -> Tensor:
+    """CE in nats of each target (...), read from (..., d): shape of targets, float32 or better.
+
+    Evaluation: its memory grows neither with batch nor with the number of depths.
+    """
+    flat, answers = readout.flatten(0, -2), targets.flatten()
+    size = rows(len(weight), weight.device)
+    pieces = []
+    for part, answer in zip(flat.split(size), answers.split(size), strict=True):
+        logits = F.linear(part, weight)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        pieces.append(F.cross_entropy(logits, answer, reduction="none"))
+    return torch.cat(pieces).view(targets.shape)

@@ -1,0 +1,67 @@
+"""What a training run tells while it runs: lines at the terminal, a log file, TensorBoard events.
+
+None of it is a result, and none of it may end a run: on a full disk the log is silent.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from blindspot import provenance
+
+#: Seconds between progress lines on the terminal; the run's log has them all.
+SHOW_EVERY = 5.0
+
+
+def say(name: str, state: Path, text: str, show: bool = True) -> None:
+    """Tell the person at the terminal, and the run's own log, which outlives every attempt."""
+    if show:
+        print(f"{name}: {text}", file=sys.stderr, flush=True)
+    with suppress(OSError), open(state / "train.log", "a", encoding="utf-8") as log:
+        log.write(f"{provenance.now()} {text}\n")
+
+
+class Board:
+    """TensorBoard events of a run, where TensorBoard is installed."""
+
+    def __init__(self, writer: Any = None) -> None:
+        self._writer = writer
+
+    def add(self, step: int, table: Tensor, grad_norm: float) -> None:
+        """A row of the log: `table` (K + 1, 5) of `trajectory.observe`."""
+        if self._writer is None:
+            return
+        try:
+            for k, values in enumerate(table.tolist()):
+                if k:
+                    self._writer.add_scalar(f"ce/{k}", values[0], step)
+                self._writer.add_scalar(f"norm/{k}", values[1], step)
+            self._writer.add_scalar("grad_norm", grad_norm, step)
+        except OSError:
+            self._writer = None
+
+
+@contextmanager
+def tensorboard(folder: Path, step: int) -> Iterator[Board]:
+    """Events in `folder` from `step` on; later ones, which a resumed run makes again, are dropped."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        yield Board()
+        return
+    try:
+        writer = SummaryWriter(str(folder), purge_step=step + 1)
+    except OSError:
+        yield Board()
+        return
+    try:
+        yield Board(writer)
+    finally:
+        with suppress(OSError):
+            writer.close()

@@ -1,0 +1,59 @@
+"""Signals that ask a run to stop: noted from the first moment on, answered between two steps.
+
+Ctrl-C, SIGTERM, and SIGUSR2 (Slurm, ahead of a limit or a preemption). `install` comes before the
+heavy imports, which take seconds: a signal in that time would otherwise end the process at once.
+Imports nothing but the standard library.
+"""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+
+_seen = 0
+
+
+def _note(number: int, _frame: FrameType | None) -> None:
+    global _seen
+    _seen = number
+
+
+def install() -> None:
+    """From now on these signals are only noted. For the main thread."""
+    for number in STOPS:
+        signal.signal(number, _note)
+
+
+@contextmanager
+def noted() -> Iterator[None]:
+    """Signals are only noted in here; those that came since `install`, if it was called, count."""
+    global _seen
+    old = {number: signal.getsignal(number) for number in STOPS}
+    if _note in old.values():
+        yield
+        return
+    _seen = 0
+    install()
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+        _seen = 0
+
+
+def requested() -> int:
+    """The last such signal, or 0."""
+    return _seen
+
+
+def request(number: int) -> None:
+    """Act as if that signal had come: another rank of this run got it."""
+    global _seen
+    _seen = number
+
+
+def name(number: int) -> str:
+    return signal.Signals(number).name

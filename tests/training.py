@@ -1,0 +1,79 @@
+"""Toy trainings for tests: token files of seeded random words, jobs, and what came of them."""
+
+import csv
+
+import numpy as np
+import torch
+
+from blindspot import checkpoint
+from blindspot.corpus import fetch
+from blindspot.digests import Digests
+from blindspot.execution import Execution
+from blindspot.spec import DataSpec, RunSpec
+from blindspot.study import _identified
+from blindspot.tokens import build
+from blindspot.train import Job
+from toys import toy_model, toy_objective
+
+TEXT = "the norm of a state grows when nothing in the loss can see it, so its angle freezes"
+EACH_STEP = {"checkpoint_steps": 1}
+
+
+def toy_tokens(folder):
+    """Token files of a toy text, and the identity of their data."""
+    rng, words = np.random.default_rng(0), TEXT.split()
+    for split, n in (("train", 900), ("validation", 300), ("test", 300)):
+        (folder / f"{split}.txt").write_text(" ".join(rng.choice(words, n)) + f" {split}")
+    paths = {s: str(folder / f"{s}.txt") for s in ("train", "validation", "test")}
+    corpus = {"kind": "local"} | paths
+    spec = DataSpec.model_validate(
+        {"corpus": corpus, "tokenizer": {"kind": "bpe", "vocab_size": 270}}
+    )
+    known = _identified(spec.corpus, Digests(folder / "digests.json"))
+    spec = spec.model_copy(update={"corpus": known})
+    fetch(spec.corpus, folder / "corpus")
+    build(spec, folder / "corpus", folder / "tokens")
+    return folder / "tokens", spec.identity()
+
+
+def toy_job(tokens, folder, cell="perloop-rms", dropout=0.1, seed=5, execution=None, **changes):
+    """A job on `tokens` (from `toy_tokens`) in `folder`; `changes` to its training settings."""
+    settings = {
+        "steps": 24,
+        "learning_rate": 3e-3,
+        "precision": "float32",
+        "log_every": 5,
+        "validate_every": 10,
+        "validation_windows": 6,
+    } | changes
+    spec = RunSpec.model_validate(
+        {
+            "data": tokens[1],
+            "windows": {"length": 12, "stride": 6},
+            "model": toy_model(cell, vocab_size=270, dropout={"rate": dropout}).identity(),
+            "objective": toy_objective(cell).identity(),
+            "training": settings,
+            "batch": 4,
+            "seed": seed,
+        }
+    )
+    name = f"toy/{cell}/seed{seed}-{spec.hash}"
+    how = Execution(**(execution or {}))
+    return Job(name, spec, tokens[0], folder / "out", folder / "state", "cpu", execution=how)
+
+
+def weights(job):
+    return checkpoint.read(job.state / checkpoint.WEIGHTS).tensors
+
+
+def trajectory(job):
+    with open(job.out / "trajectory.csv") as file:
+        return list(csv.DictReader(file))
+
+
+def assert_same_run(a, b):
+    left, right = weights(a), weights(b)
+    assert left.keys() == right.keys()
+    for name in left:
+        assert torch.equal(left[name], right[name]), name
+    assert (a.out / "trajectory.csv").read_bytes() == (b.out / "trajectory.csv").read_bytes()
