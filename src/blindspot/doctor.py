@@ -293,6 +293,19 @@ class Doctor:
             yield Finding(text)
 
 
+def asked(defaults: Mapping[str, Any], training: Mapping[str, Any]) -> dict[str, Any]:
+    """What a training asks for: Snakemake's default-resources, as evaluated for another rule, then
+    the resources of the rule, with set-resources in them."""
+    values = {name: value for name, value in defaults.items() if name != "tmpdir"}
+    for name, resource in training.items():
+        if not resource.is_evaluable():
+            values[name] = resource.value
+        elif name.startswith("slurm_") or name == "gpu_model":
+            values[name] = resource.raw  # names, which evaluate to themselves
+    kept = {k: v for k, v in values.items() if isinstance(v, (int, str)) and k[0] != "_"}
+    return {k: str(v) if isinstance(v, str) else v for k, v in kept.items()}
+
+
 def _minutes(limit: str) -> int | None:
     """Minutes of a time as sinfo writes it: 4:00:00, 2-00:00:00, 30:00; None if it has no end."""
     days, _, rest = limit.rpartition("-")

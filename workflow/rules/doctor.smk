@@ -1,17 +1,6 @@
 # Is this cluster ready? One tiny job, and a line for each thing that must be right.
 
-
-def asked_by_training(resources) -> dict:
-    """What a training asks for: the profile's defaults, then the rule and its set-resources."""
-    asked = {name: resources.get(name) for name in resources.keys()}
-    for name, resource in workflow.get_rule("train").resources.items():
-        if not resource.is_evaluable():
-            asked[name] = resource.value
-    return {
-        name: value
-        for name, value in asked.items()
-        if isinstance(value, (int, str)) and not name.startswith("_") and name != "tmpdir"
-    }
+from blindspot import doctor
 
 
 rule doctor:
@@ -24,7 +13,9 @@ rule doctor:
     params:
         configs=CONFIG_ARGUMENTS,
         override=canonical(OVERRIDE),
-        asked=lambda wildcards, resources: canonical(asked_by_training(resources)),
+        asked=lambda wildcards, resources: canonical(
+            doctor.asked(resources, workflow.get_rule("train").resources)
+        ),
         folder=lambda wildcards: getattr(workflow.executor_settings, "folder", "work/submitit"),
         latency=lambda wildcards: workflow.execution_settings.latency_wait,
     message:
