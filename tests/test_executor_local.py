@@ -191,7 +191,7 @@ def test_command_that_ends_at_once(submission: Callable[..., Path]) -> None:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> local.Local:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-5")
-    monkeypatch.setattr(local.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     return local.Local(ExecutorSettings(signal_delay=20), None, 5)
 
 
@@ -207,36 +207,36 @@ def test_own_gpus(machine: local.Local, tmp_path: Path) -> None:
         task = Task(name, sleeper, job.cancelled, 5, 3, {}, job.folder)
         DelayedSubmission(task).dump(job.folder / "0.pkl")
         where.submit([job], where.parameters(1, {"gpu": gpu, "runtime": 5}), 0)
-        where.poll()
         return job
 
     neighbour = local.Local(machine.settings, None, 5)
-    first, second = submit("one", machine, 1), submit("two", neighbour, 1)
-    both, none = submit("three", machine, 2), submit("four", machine, 0)
-    assert [machine.state(job)[0] for job in (first, both, none)] == [
-        "RUNNING",
-        "PENDING",
-        "RUNNING",
-    ]
-    for job in (first, second, none):
-        wait_for(job.folder / "begun")
+    first = submit("first", machine, 1)
+    wait_for(first.folder / "begun")
+    second = submit("second", neighbour, 1)
+    wait_for(second.folder / "begun")
+    both, none, gone = (
+        submit("both", machine, 2),
+        submit("none", machine, 0),
+        submit("gone", machine, 1),
+    )
+    wait_for(none.folder / "begun")
+    gone.cancelled.touch()
     given = [(job.folder / "gpus").read_text().strip() for job in (first, second, none)]
     assert given == ["4", "GPU-5", ""]
     (first.folder / "stop").touch()
     none.cancelled.touch()
     wait_for(first.result)
-    machine.poll()
-    assert machine.state(both)[0] == "PENDING"
+    time.sleep(2)
+    assert not (both.folder / "begun").exists(), "one of its GPUs is taken"
+    assert machine.state(both)[0] == "RUNNING"
+    assert machine.state(gone)[0] == "", "cancelled while it waited"
     (second.folder / "stop").touch()
     wait_for(second.result)
-    end = time.monotonic() + 10
-    while machine.state(both)[0] != "RUNNING" and time.monotonic() < end:
-        time.sleep(0.2)
-        machine.poll()
     wait_for(both.folder / "begun")
     assert (both.folder / "gpus").read_text().strip() == "4,GPU-5"
     (both.folder / "stop").touch()
     wait_for(both.result)
+    assert not (gone.folder / "begun").exists()
     assert first.failure() == both.failure() == ""
     assert none.failure() is None, "cancelled"
     with pytest.raises(RuntimeError, match="gpu=3, but this machine shows 2 GPUs"):

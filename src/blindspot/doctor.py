@@ -268,7 +268,7 @@ class Doctor:
         here = sys.version.split()[0]
         if node["python"] != here or "torch" not in node:
             yield Finding(
-                f"{host} runs Python {node['python']}, here it is {here}; {node['error']}",
+                f"{host} runs Python {node['python']}, here it is {here}. {node['error']}".rstrip(),
                 "make this environment anew on a shared folder: make env",
             )
             return
@@ -365,6 +365,7 @@ def on_the_node(folder: Path) -> None:
         "python": sys.version.split()[0],
         "cpus": len(os.sched_getaffinity(0)),
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+        "error": "",
     }
     try:
         import torch

@@ -42,6 +42,7 @@ class ExecutorSettings(ExecutorSettingsBase):
     folder: str = _setting("work/submitit", "Records and logs; every node must see it")
     max_requeues: int = _setting(50, "How often a job may be requeued")
     signal_delay: int = _setting(120, "Seconds between the signal and the end of a job's time")
+    poll_seconds: int = _setting(30, "Seconds between questions to squeue, for all jobs together")
     env: str = _setting("HF_HUB_OFFLINE=1", "Environment of jobs: 'NAME=value NAME=value'")
     jobs_per_gpu: int = _setting(1, "Jobs that share a GPU, with cluster local")
 

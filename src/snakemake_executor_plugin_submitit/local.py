@@ -1,11 +1,13 @@
 """One machine without a scheduler: each job gets free GPUs of its own, the others wait."""
 
 import itertools
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,80 +31,97 @@ def visible_gpus(environ: Mapping[str, str]) -> list[str]:
 
 
 class Local:
-    """Starts jobs when there is room, and knows who lives."""
+    """Starts a runner for each job, and knows which of them live."""
 
     array_size = 1
     patience = 2.0
 
     def __init__(self, settings: Any, logger: Any, latency: float) -> None:
         self.settings, self.gpus = settings, visible_gpus(os.environ)
-        # By machine and user, so that studies side by side share no GPU either.
-        self.slots = Path(tempfile.gettempdir(), f"snakemake-submitit-{os.getuid()}")
-        self.slots.mkdir(exist_ok=True)
-        self.waiting: dict[Path, Any] = {}
 
     def parameters(self, threads: int, resources: Mapping[str, Any]) -> dict[str, Any]:
-        return {"gpu": resources.get("gpu") or 0, "minutes": resources.get("runtime") or 10**6}
+        seconds = 60 * int(resources.get("runtime") or 10**6)
+        return {"count": int(resources.get("gpu") or 0), "seconds": seconds}
 
     def submit(self, jobs: Sequence[Record], given: Mapping[str, Any], held: int) -> None:
-        if given["gpu"] > len(self.gpus):
-            raise RuntimeError(f"gpu={given['gpu']}, but this machine shows {len(self.gpus)} GPUs")
+        if (count := given["count"]) > len(self.gpus):
+            raise RuntimeError(f"gpu={count}, but this machine shows {len(self.gpus)} GPUs")
+        order = {
+            **given,
+            "delay": min(self.settings.signal_delay, given["seconds"] // 2),
+            "max_requeues": self.settings.max_requeues,
+            "gpus": self.gpus,
+            "share": self.settings.jobs_per_gpu,
+        }
         for job in jobs:
             job.set_job_id("local")
-            self.waiting[job.folder] = job, given  # until the other thread polls
+            # The runner inherits the lock, and holds it whatever becomes of this controller.
+            with lock(job.folder / "alive") as alive, job.log.open("a") as log:
+                subprocess.Popen(
+                    [sys.executable, "-m", __name__, str(job.folder), json.dumps(order)],
+                    env=clean_environment(os.environ),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    pass_fds=[alive.fileno()],
+                )
 
     def poll(self) -> bool:
-        """Start what waits and finds its GPUs free. What is known of local jobs is never old."""
-        served = True
-        for job, given in list(self.waiting.values()):
-            gpus: dict[str, Any] = {}
-            for slot, gpu in itertools.product(range(self.settings.jobs_per_gpu), self.gpus):
-                wanted = served and len(gpus) < given["gpu"] and gpu not in gpus
-                if wanted and (free := lock(self.slots / f"gpu-{gpu}.{slot}")):
-                    gpus[gpu] = free
-            if len(gpus) < given["gpu"]:
-                served = False  # who wants many GPUs isn't overtaken by those who want few
-            elif self.waiting.pop(job.folder, None):
-                self._start(job, 60 * given["minutes"], gpus)
-            for free in gpus.values():
-                free.close()
+        """What is known of local jobs is never old."""
         return True
-
-    def _start(self, job: Record, seconds: int, gpus: Mapping[str, Any]) -> None:
-        delay = min(self.settings.signal_delay, seconds // 2)
-        arguments = [str(job.folder), str(seconds), str(delay), str(self.settings.max_requeues)]
-        # The runner inherits the locks and holds them as long as it lives, whatever becomes of
-        # this controller.
-        with lock(job.folder / "alive") as alive, job.log.open("a") as log:
-            subprocess.Popen(
-                [sys.executable, "-m", __name__, *arguments],
-                env=clean_environment(os.environ) | {"CUDA_VISIBLE_DEVICES": ",".join(gpus)},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                pass_fds=[handle.fileno() for handle in (alive, *gpus.values())],
-            )
 
     def look(self) -> None:
         """Nothing to ask: locks are looked at where they matter."""
 
     def state(self, job: Record) -> tuple[str, str, bool]:
-        state = "PENDING" if job.folder in self.waiting else "RUNNING"
-        if state == "RUNNING" and (free := lock(job.folder / "alive")):
+        free = lock(job.folder / "alive")
+        if free:
             free.close()
-            state = ""
-        return state, "killed, or out of time without having stopped", False
+        return "" if free else "RUNNING", "killed, or out of time without having stopped", False
 
     def cancel(self, jobs: Sequence[Record]) -> None:
-        for job in jobs:  # one that runs looks for its mark itself
-            self.waiting.pop(job.folder, None)
+        """Nothing to do: a job looks for its mark itself."""
 
 
-def run(folder: Path, seconds: float, delay: float, max_requeues: int) -> None:
+def take(gpus: Sequence[str], count: int, share: int, cancelled: Path) -> dict[str, Any]:
+    """Wait for free GPUs, for as long as the job is wanted; the open files are the claims."""
+    # By machine and user, so that studies side by side share no GPU either.
+    slots = Path(tempfile.gettempdir(), f"snakemake-submitit-{os.getuid()}")
+    slots.mkdir(exist_ok=True)
+    turn = None
+    while count and not cancelled.exists():
+        # One job at a time, so that who wants many GPUs isn't overtaken by those who want few.
+        turn = turn or lock(slots / f"turn-{','.join(gpus)}")
+        taken: dict[str, Any] = {}
+        for slot, gpu in itertools.product(range(share), gpus if turn else []):
+            wanted = len(taken) < count and gpu not in taken
+            if wanted and (free := lock(slots / f"gpu-{gpu}.{slot}")):
+                taken[gpu] = free
+        if len(taken) == count:
+            return taken
+        for free in taken.values():
+            free.close()
+        time.sleep(0.5)
+    return {}
+
+
+def run(
+    folder: Path,
+    seconds: float,
+    delay: float,
+    max_requeues: int,
+    gpus: Sequence[str] = (),
+    count: int = 0,
+    share: int = 1,
+) -> None:
     """Start a job, signal it `delay` ahead of its time's end, start it again if it asks for it."""
+    own = take(gpus, count, share, folder / "0.cancel")
     env = {"SUBMITIT_EXECUTOR": "local", "SUBMITIT_LOCAL_JOB_ID": "local_0"}
+    env["CUDA_VISIBLE_DEVICES"] = ",".join(own)
     for restart in range(max_requeues + 2):  # the job itself refuses an attempt too many
+        if (folder / "0.cancel").exists():
+            return
         env[RESTARTS] = str(restart)
         task = subprocess.Popen([*TASK, str(folder)], env=os.environ | env)
         for wait, number in ((seconds - delay, signal.SIGUSR2), (delay, signal.SIGKILL)):
@@ -116,4 +135,4 @@ def run(folder: Path, seconds: float, delay: float, max_requeues: int) -> None:
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]))
+    run(Path(sys.argv[1]), **json.loads(sys.argv[2]))

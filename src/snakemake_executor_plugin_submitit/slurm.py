@@ -15,7 +15,6 @@ from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_executor_plugin_submitit.records import Record
 from snakemake_executor_plugin_submitit.task import TASK
 
-POLL_SECONDS = 30.0
 #: Seconds between attempts to get an answer that must come.
 DELAYS = (2, 4, 8, 16, 32, 60, 60, 60)
 _BUSY = "timed out|unable to contact|temporarily|connection|zero bytes|standby|communication|again"
@@ -57,13 +56,14 @@ class Slurm:
         found = re.search(r"MaxArraySize\s*=\s*(\d+)", ask(["scontrol", "show", "config"]).stdout)
         self.array_size = max(1, int(found[1])) if found else 1000
         #: A result may come so many seconds after the queue has said that its job ended.
-        self.patience = max(POLL_SECONDS + 5, latency)
+        self.patience = max(settings.poll_seconds + 5, latency)
         self.settings, self.logger, self.asked = settings, logger, float("-inf")
         self.queue: dict[str, tuple[str, str, str]] = {}
 
     def parameters(self, threads: int, resources: Mapping[str, Any]) -> dict[str, Any]:
         """What to ask Slurm for; resources have the names of the official plugin."""
         options = {"time": "runtime", "partition": "slurm_partition", "account": "slurm_account"}
+        options["nodes"] = "nodes"
         for name in ("qos", "constraint", "gres"):
             options[name] = name if resources.get(name) else f"slurm_{name}"
         given = {name: resources[old] for name, old in options.items() if resources.get(old)}
@@ -81,27 +81,28 @@ class Slurm:
         folder, name = jobs[0].folder, jobs[0].name
         options = {"time": None, **given}
         extra = shlex.split(options.pop("extra"))
+        delay = min(self.settings.signal_delay, 30 * int(options["time"] or 10**6))
         executor = submitit.SlurmExecutor(folder)
         executor.update_parameters(
             job_name=name if len(jobs) == 1 else name.partition("-")[0],
             comment=folder.name,
-            signal_delay_s=min(self.settings.signal_delay, 30 * int(options["time"] or 10**6)),
             array_parallelism=len(jobs),
             stderr_to_stdout=True,
             wckey=None,
-            additional_parameters={"requeue": True},
-            # srun has not taken this from sbatch since 22.05, and would bind to one CPU.
-            srun_args=[f"--cpus-per-task={options['cpus_per_task']}"],
+            # No step around it: the signal comes to this process alone, and the job's own
+            # `srun` has all of its nodes.
+            use_srun=False,
+            additional_parameters={"requeue": True, "signal": f"B:USR2@{delay}"},
+            setup=["trap '' USR2 TERM"],  # until Python can handle them, they must not end the job
             **options,
         )
         executor.parameters["map_count"] = len(jobs)
-        # Until Python can handle it, a signal must not end the job.
-        start = f"trap '' USR2 TERM; exec {shlex.join([*TASK, str(folder)])}"
         script = folder / "sbatch.sh"
-        script.write_text(executor._make_submission_file_text(f"sh -c {shlex.quote(start)}", ""))
-        command, env = ["sbatch", "--parsable", *extra, str(script)], clean_environment(os.environ)
+        command = f"exec {shlex.join([*TASK, str(folder)])}"
+        script.write_text(executor._make_submission_file_text(command, ""))
+        sbatch, env = ["sbatch", "--parsable", *extra, str(script)], clean_environment(os.environ)
         for seconds in (*DELAYS, None):
-            done = ask(command, env=env, pass_fds=[held])
+            done = ask(sbatch, env=env, pass_fds=[held])
             if not done.returncode:
                 return jobs[0].set_job_id(done.stdout.strip().partition(";")[0])
             reason = re.sub(r"(?s).*(error|submission failed): ", "", done.stderr.strip())
@@ -115,7 +116,7 @@ class Slurm:
 
     def poll(self) -> bool:
         """Whether there is news; asks for all jobs together, and not too often."""
-        return time.monotonic() - self.asked >= POLL_SECONDS and self._ask()
+        return time.monotonic() - self.asked >= self.settings.poll_seconds and self._ask()
 
     def look(self) -> None:
         """Know the queue as it is now. Without an answer nothing may be submitted."""

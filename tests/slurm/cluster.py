@@ -4,10 +4,10 @@
     python tests/slurm/cluster.py up [none]    start it; `none` is without accounting
     python tests/slurm/cluster.py down
 
-No systemd, no cgroups. All of it lies in one folder; only links in /etc/slurm are elsewhere, and
-clients need SLURM_CONF from `Cluster.env`. GPUs are links to /dev/null, because only character
-devices make Slurm set CUDA_VISIBLE_DEVICES. Partitions: `main`, and `low` and `grace`, which it
-preempts, without time to stop and with 15 s of it.
+No systemd, no cgroups. All of it lies in one folder; clients need SLURM_CONF from `Cluster.env`.
+GPUs are links to /dev/null, because only character devices make Slurm set CUDA_VISIBLE_DEVICES.
+Partitions: `main`, and `low` and `grace`, which it preempts, without time to stop and with 15 s of
+it.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-NODES, CPUS, GPUS, MEMORY_MB, PORT = 2, 8, 2, 16000, 16810
+NODES, CPUS, GPUS, MEMORY_MB = 2, 8, 2, 16000
 PACKAGES = ["slurmctld", "slurmd", "slurm-client", "munge", "slurmdbd", "mariadb-server"]
 
 #: cred_expire is also the time before a requeued job may start again; 2 minutes unless told.
@@ -60,7 +60,7 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SlurmctldParameters=preempt_send_user_signal
 JobRequeue=1
-KillWait=30
+KillWait=10
 CompleteWait=0
 MinJobAge=300
 ReturnToService=2
@@ -118,10 +118,11 @@ def alive(pid: int, name: str) -> bool:
 
 
 class Cluster:
-    """One Slurm. It can lose and regain its parts while tests look on."""
+    """One Slurm. It can lose and regain its parts while tests look on; several may run at once."""
 
-    def __init__(self, root: Path | None = None) -> None:
-        self.root = root or Path(tempfile.gettempdir()) / "slurm-test"
+    def __init__(self, number: int = 0) -> None:
+        self.port = 16810 + 20 * number
+        self.root = Path(tempfile.gettempdir()) / f"slurm-test-{number}"
         self.env = os.environ | {"SLURM_CONF": str(self.root / "etc/slurm.conf")}
 
     def ask(self, *command: object, check: bool = True, timeout: float = 60) -> str:
@@ -152,9 +153,9 @@ class Cluster:
         self.root.chmod(0o755)
         for number in range(GPUS):
             (self.root / f"dev/gpu{number}").symlink_to("/dev/null")
-        ports = {"port": PORT, "dbd_port": PORT + 1, "sql_port": PORT + 2}
+        ports = {"port": self.port, "dbd_port": self.port + 1, "sql_port": self.port + 2}
         nodes = "\n".join(
-            f"NodeName=n{n} NodeHostname=localhost NodeAddr=127.0.0.1 Port={PORT + 9 + n} "
+            f"NodeName=n{n} NodeHostname=localhost NodeAddr=127.0.0.1 Port={self.port + 9 + n} "
             f"CPUs={CPUS} RealMemory={MEMORY_MB} Gres=gpu:{GPUS} State=UNKNOWN"
             for n in range(1, NODES + 1)
         )
@@ -185,9 +186,10 @@ class Cluster:
     def _start_accounting(self) -> None:
         data, socket = self.root / "mysql", self.root / "run/mysql.sock"
         common = ["--no-defaults", "--user=root", f"--datadir={data}", "--innodb-log-file-size=8M"]
+        common.append(f"--tmpdir={self.root}/run")  # several at once disturb each other in /tmp
         normal = "--auth-root-authentication-method=normal"
         self.ask("mariadb-install-db", *common, "--skip-test-db", normal)
-        flags = f"--socket={socket} --pid-file={self.root}/run/mariadbd.pid --port={PORT + 2}"
+        flags = f"--socket={socket} --pid-file={self.root}/run/mariadbd.pid --port={self.port + 2}"
         flags += " --bind-address=127.0.0.1 --skip-grant-tables --innodb-buffer-pool-size=64M"
         flags += " --innodb-flush-log-at-trx-commit=0 --innodb-lock-wait-timeout=900"
         with (self.root / "log/mariadbd.log").open("w") as log:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cluster import Cluster, until
 from study import Study
 
+# Shells start what runs in the background deaf to Ctrl-C, and controllers would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     asked = any("slurm" in Path(argument).parts for argument in config.args)
@@ -23,7 +27,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def cluster() -> Iterator[Cluster]:
     if os.getuid() or not shutil.which("slurmctld"):
         pytest.skip("needs root and Slurm: python tests/slurm/cluster.py install")
-    cluster = Cluster()
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+    cluster = Cluster(int(worker.removeprefix("gw")))
     cluster.up()
     yield cluster
     cluster.down()

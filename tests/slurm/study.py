@@ -31,12 +31,15 @@ class Study:
         path = os.pathsep.join([str(folder / "bin"), str(Path(sys.executable).parent), env["PATH"]])
         self.env = env | {"PATH": path, "OMP_NUM_THREADS": "1"}
         self.controllers: list[subprocess.Popen[str]] = []
+        #: Seconds between questions to squeue; tests have no time for the real half minute.
+        self.poll = 3
 
     def start(self, *arguments: str, snakefile: Path = TOY / "Snakefile") -> subprocess.Popen[str]:
         """A controller, in a process group of its own."""
         command = ["nice", sys.executable, "-m", "snakemake", "-s", str(snakefile)]
         command += ["--executor", "submitit", "--submitit-cluster", self.cluster, "--jobs", "8"]
         command += ["--rerun-incomplete", "--nolock", "--latency-wait", "5", "--keep-going"]
+        command += ["--submitit-poll-seconds", str(self.poll)]
         config = [f"{key}={value}" for key, value in self.toy.items()]
         with (self.folder / "controller.log").open("a") as log:
             process = subprocess.Popen(

@@ -42,7 +42,7 @@ BOUNDARIES = {
 
 @pytest.mark.parametrize("moment", [*BOUNDARIES, "after the record"])
 def test_killed_at_a_boundary(study: MakeStudy, cluster: Cluster, moment: str) -> None:
-    toy = study(**TOY | ({"steps": 160} if moment == "while polling" else {}))
+    toy = study(**TOY)
     if moment in BOUNDARIES:
         shim(toy.folder, *BOUNDARIES[moment])
         assert toy.run() == -signal.SIGKILL

@@ -18,6 +18,7 @@ MakeStudy = Callable[..., Study]
 def test_small_study(study: MakeStudy, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the profile, as arrays, from inside another job, and slurmdbd gone for a while."""
     toy = study(runs=3, steps=120, seconds=0.5, every=50, gpu=1, runtime=10, threads=2)
+    toy.poll = 30
     toy.env |= {"SLURM_CPU_BIND": "quiet,mask_cpu:0x1", "SLURM_CPUS_PER_TASK": "7"}
     toy.env |= {"SLURM_ARRAY_JOB_ID": "1", "SLURM_MEM_PER_NODE": "1", "SLURM_JOB_ID": "1"}
     toy.env |= {"SBATCH_PARTITION": "main", "SBATCH_ACCOUNT": "test", "CUDA_VISIBLE_DEVICES": "7"}
@@ -45,7 +46,7 @@ def test_small_study(study: MakeStudy, cluster: Cluster, monkeypatch: pytest.Mon
         assert f"train-44m-rms-seed{number}|" in shown
     assert all("gres/gpu=1" in line and "cpu=2" in line for line in shown.splitlines())
     steps = cluster.ask("sacct", "-nP", "-o", "jobid,alloccpus", "-j", ",".join(jobs))
-    assert {line.split("|")[1] for line in steps.splitlines() if ".0|" in line} == {"2"}
+    assert {line.split("|")[1] for line in steps.splitlines() if ".batch|" in line} == {"2"}
 
     # Nothing of the job around the controller reaches sbatch, SLURM_CONF apart.
     sent = [line.partition("=")[0] for line in (toy.folder / "sbatch.env").read_text().splitlines()]
