@@ -6,6 +6,8 @@ refactoring leaves it alone and costs nothing. Golden tests fail when behaviour 
 
 #: How a corpus becomes token files (cleaning, splitting, tokenizing).
 DATA_REVISION = 1
+#: How token files lie on disk: another format is built anew, and no run with it, since ids stay.
+TOKENS_FORMAT = 2
 #: How a run specification and tokens become weights and a trajectory.
 TRAINING_REVISION = 2
 #: How weights become measurements.

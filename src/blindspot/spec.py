@@ -7,126 +7,78 @@ is hashed; the hash is part of the run's folder, so a changed setting is another
 Imports no torch: Snakemake parses this at the start of every job.
 """
 
-import hashlib
-import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from blindspot.revisions import DATA_REVISION, TRAINING_REVISION
+from blindspot.dataspec import (
+    DEFAULT_PATTERN,
+    BpeTokenizer,
+    Corpus,
+    DataSpec,
+    EnwikiSample,
+    FileTokenizer,
+    GivenTokenizer,
+    Gpt2Tokenizer,
+    HubCorpus,
+    HubTokenizer,
+    Limit,
+    LocalCorpus,
+    Tokenizer,
+    WordsTokenizer,
+)
+from blindspot.revisions import TRAINING_REVISION
+from blindspot.settings import (
+    Count,
+    Name,
+    NonNegative,
+    Positive,
+    Probability,
+    Seed,
+    Settings,
+    canonical,
+    digest,
+)
 
-# Strict: 4.0, "4" and true are not counts. A float may be written 3e-4, which YAML reads as text.
-Count = Annotated[int, Field(strict=True, ge=1)]
-Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
-Probability = Annotated[float, Field(ge=0, lt=1)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-#: Names become folders, job names and labels: no character that a file system, Slurm's percent
-#: patterns or LaTeX reads as its own.
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,39}$")]
-
-
-def canonical(value: Any) -> str:
-    """Canonical JSON: sorted keys, no spaces. Equal settings give equal text, however written."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def digest(value: Any, length: int = 8) -> str:
-    """The first `length` hex digits of the SHA-256 of the canonical JSON of `value`."""
-    return hashlib.sha256(canonical(value).encode()).hexdigest()[:length]
-
-
-class Settings(BaseModel):
-    """Frozen, and a misspelt key is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    def identity(self) -> dict[str, Any]:
-        """The JSON value that goes into hashes."""
-        return self.model_dump(mode="json")
-
-
-# --- data ------------------------------------------------------------------------------------
-
-
-class EnwikiSample(Settings):
-    """The Wikipedia excerpt that the gensim wheel carries: real English without a data hub."""
-
-    kind: Literal["enwiki-sample"]
-
-    @property
-    def label(self) -> str:
-        return "enwiki-sample"
-
-
-class HubCorpus(Settings):
-    """A data set of the Hugging Face hub, or a local folder of the same layout (`path`)."""
-
-    kind: Literal["hub"]
-    name: str
-    config: str
-    revision: str = Field(min_length=7)
-    column: str = "text"
-    path: str | None = None
-
-    @property
-    def label(self) -> str:
-        return self.config
-
-    def identity(self) -> dict[str, Any]:
-        # Where the rows lie does not change them: the revision names the content.
-        return self.model_dump(mode="json", exclude={"path"})
-
-
-class LocalCorpus(Settings):
-    """Text files of your own, one file or a list a split; UTF-8, documents as they stand."""
-
-    kind: Literal["local"]
-    name: Name = "local"
-    train: str | list[str]
-    validation: str | list[str]
-    test: str | list[str]
-    #: SHA-256 over the files' content; the study fills it in, a config may pin it.
-    sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
-
-    @property
-    def label(self) -> str:
-        return self.name
-
-    def files(self, split: Literal["train", "validation", "test"]) -> list[str]:
-        value: str | list[str] = getattr(self, split)
-        return [value] if isinstance(value, str) else list(value)
-
-    def identity(self) -> dict[str, Any]:
-        return {"kind": "local", "sha256": self.sha256}
-
-
-Corpus = Annotated[EnwikiSample | HubCorpus | LocalCorpus, Field(discriminator="kind")]
-
-
-class BpeTokenizer(Settings):
-    """Byte-level BPE, fit on the train split; loses nothing."""
-
-    kind: Literal["bpe"]
-    vocab_size: Annotated[int, Field(strict=True, ge=257, le=2**32)]
-
-
-#: The paper's words.
-DEFAULT_PATTERN = r"\s+|[A-Za-z0-9_]+|[^\w\s]"
-
-
-class WordsTokenizer(Settings):
-    """The paper's words: pattern, most frequent words, the rest UNK. Loses rare words."""
-
-    kind: Literal["words"]
-    vocab_size: Annotated[int, Field(strict=True, ge=2, le=2**32)]
-    min_frequency: Count = 2
-    pattern: str = DEFAULT_PATTERN
-    #: The release fits on validation text too.
-    fit: Literal["train", "train+validation"] = "train"
-
-
-Tokenizer = Annotated[BpeTokenizer | WordsTokenizer, Field(discriminator="kind")]
+# Settings of text and the base of all settings have modules of their own; their names are here too.
+__all__ = [
+    "DEFAULT_PATTERN",
+    "BpeTokenizer",
+    "Corpus",
+    "Count",
+    "DataSpec",
+    "Dropout",
+    "EnwikiSample",
+    "FileTokenizer",
+    "GivenTokenizer",
+    "Gpt2Tokenizer",
+    "HubCorpus",
+    "HubTokenizer",
+    "Limit",
+    "LocalCorpus",
+    "Measurement",
+    "ModelSpec",
+    "Name",
+    "NonNegative",
+    "Objective",
+    "Penalty",
+    "Placement",
+    "Positive",
+    "Probability",
+    "Readout",
+    "RunSpec",
+    "Seed",
+    "Settings",
+    "Shape",
+    "Skip",
+    "Throughput",
+    "Tokenizer",
+    "Training",
+    "Windows",
+    "WordsTokenizer",
+    "canonical",
+    "digest",
+]
 
 
 class Windows(Settings):
@@ -143,26 +95,6 @@ class Windows(Settings):
                 f"windows would never be read; use at most {self.length}"
             )
         return self
-
-
-class DataSpec(Settings):
-    """What decides the token files."""
-
-    revision: int = DATA_REVISION
-    corpus: Corpus
-    tokenizer: Tokenizer
-
-    def identity(self) -> dict[str, Any]:
-        return {
-            "revision": self.revision,
-            "corpus": self.corpus.identity(),
-            "tokenizer": self.tokenizer.identity(),
-        }
-
-    @property
-    def name(self) -> str:
-        """Folder of the token files: `{corpus}-{hash8}`."""
-        return f"{self.corpus.label}-{digest(self.identity())}"
 
 
 # --- model and objective ---------------------------------------------------------------------
