@@ -48,7 +48,7 @@ test: $(VENV)/dev.ok
 test-slurm: $(VENV)/dev.ok
 	@echo "==> tests against a real Slurm on this machine"
 	@$(BIN)/python tests/slurm/cluster.py install
-	@$(BIN)/python -m pytest tests/slurm
+	@$(BIN)/python -m pytest tests/slurm -n 4 --dist worksteal
 
 lint: $(VENV)/dev.ok
 	$(BIN)/ruff check .

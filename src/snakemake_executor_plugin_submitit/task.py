@@ -130,7 +130,8 @@ def main(folder: Path) -> None:
     if environment.name() == "slurm":
         SlurmJobEnvironment._requeue = _requeue  # type: ignore[method-assign]
         # An array has one name for all its jobs.
-        name = DelayedSubmission.load(folder / f"{index}.pkl").function.name
+        call = DelayedSubmission.load(folder / f"{index}.pkl")
+        name = getattr(call.function, "name", "task")
         command = ["scontrol", "update", f"JobId={environment.job_id}", f"JobName={name}"]
         subprocess.run(command, check=False, capture_output=True)
     process_job(folder)
