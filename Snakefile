@@ -17,10 +17,12 @@ include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/publish.smk"
+include: "workflow/rules/ask.smk"
 include: "workflow/rules/doctor.smk"
 
 
 rule all:
+    """The whole study: train and measure what is missing; every table and figure, the report."""
     default_target: True
     input:
         # Asked for by name: Snakemake overlooks a lost file whose successors are there.

@@ -4,6 +4,9 @@ They read the config as Snakemake does: ./config.yaml, and `--configfile studies
 """
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +37,59 @@ def status(base: Base = BASE, configfile: Files = None, override: Override = "{}
     from blindspot.status import status as show
 
     console().print(show(load(base, configfile, override)))
+
+
+def available() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+CORES = available()
+Threads = Annotated[int, typer.Option(min=1, help="CPU threads of each training.")]
+Cores = Annotated[int, typer.Option(min=1, help="Trainings at once, where the CPU is used.")]
+
+
+@app.command()
+def forecast(
+    base: Base = BASE,
+    configfile: Files = None,
+    override: Override = "{}",
+    cores: Cores = CORES,
+) -> None:
+    """Say what would run and why, its FLOPs, hours and price; writes results/STUDY/forecast.csv.
+
+    Hours rest on a short calibration of this machine, which is kept, or on recorded runs.
+    """
+    from blindspot.forecast import Forecast
+
+    study = load(base, configfile, override)
+    found = Forecast(study, cores)
+    if found.wants_calibration():
+        typer.echo("Calibrating this machine, once (a second or two a shape) ...", err=True)
+        options = ["--base", str(base), "--override", override, "--cores", str(cores)]
+        options += [word for path in configfile or () for word in ("--configfile", str(path))]
+        # Another process: torch stays out of this one, and may fail in its own way.
+        code = "from blindspot.cli import main; main()"
+        if subprocess.run([sys.executable, "-c", code, "calibrate", *options]).returncode:
+            typer.echo("It failed; going on without.", err=True)
+        found = Forecast(study, cores)
+    rows = found.rows()
+    console().print(found.render(rows))
+    console().print(f"Written to {found.write(rows)}.")
+
+
+@app.command()
+def calibrate(
+    base: Base = BASE,
+    configfile: Files = None,
+    override: Override = "{}",
+    cores: Cores = CORES,
+    threads: Threads = 1,
+) -> None:
+    """Time a few optimizer steps of each shape of a study on this machine, for the forecast."""
+    from blindspot.calibrate import calibrate as run
+
+    typer.echo(run(load(base, configfile, override), threads, cores))
 
 
 @app.command("ls")

@@ -1,0 +1,162 @@
+"""What a study would run, and why: new, changed (which keys), revision raised, measured anew.
+
+Imports neither torch nor pandas.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from blindspot import inventory
+from blindspot.diff import differences, shown
+from blindspot.inventory import Record
+from blindspot.progress import progress
+from blindspot.revisions import MEASUREMENT_REVISION
+from blindspot.study import Run, Study
+
+Action = Literal["cached", "measure", "train", "impossible"]
+
+#: Keys that say which code made something, and how to call that.
+REVISIONS = {"revision": "training revision", "data.revision": "data revision"}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What happens to a run. `left` is the share of its training that is still to do."""
+
+    run: Run
+    action: Action
+    left: float
+
+
+class Plan:
+    """What is to be done for a study, and the records that reasons and times are drawn from."""
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+
+    @cached_property
+    def records(self) -> list[Record]:
+        """Finished runs of every study under the same results root, this study's first."""
+        found = inventory.finished(Path(self.study.config.results))
+        return sorted(found, key=lambda r: r.study != self.study.config.study)
+
+    @cached_property
+    def runs(self) -> list[Planned]:
+        remade = {run.name for run in self.study.remade}
+        return [self._planned(run, run.name in remade) for run in self.study.runs]
+
+    def _planned(self, run: Run, remade: bool) -> Planned:
+        folder = self.study.results / "runs" / run.name
+        if remade:
+            return Planned(run, "train", 1.0)
+        if (folder / "run.json").exists():
+            if (folder / f"measure-{self.study.measurement_hash}" / "measure.json").exists():
+                return Planned(run, "cached", 0.0)
+            state = self.study.work / "runs" / run.name / "weights.safetensors"
+            return Planned(run, "measure" if state.exists() else "impossible", 0.0)
+        (found,) = progress(self.study, [run])
+        if found.state == "trained":
+            return Planned(run, "train", 0.0)
+        saved = sorted((self.study.work / "runs" / run.name).glob("step-*.safetensors"))
+        done = int(saved[-1].stem[5:]) / found.steps if saved and found.steps else 0.0
+        return Planned(run, "train", 1.0 - min(done, 1.0))
+
+    def untimed(self) -> list[str]:
+        """Sizes whose throughput is to be timed."""
+        where = self.study.results / "throughput"
+        return [
+            size
+            for size in self.study.config.sizes
+            if self.study.config.reuse is False
+            or not (where / f"{size}-{self.study.throughput_hash(size)}.csv").exists()
+        ]
+
+    # Reasons.
+
+    def why(self, planned: Sequence[Planned]) -> str:
+        """Why the runs of one size and cell are made, in a phrase; empty where none is."""
+        reasons: dict[str, list[Planned]] = {}
+        for one in planned:
+            if one.action != "cached":
+                reasons.setdefault(self._why(one), []).append(one)
+        if len(reasons) < 2:
+            return next(iter(reasons), "")
+        return "; ".join(
+            f"seed {', '.join(str(p.run.seed) for p in group)}: {reason}"
+            for reason, group in reasons.items()
+        )
+
+    def _why(self, one: Planned) -> str:
+        if one.run in self.study.remade:
+            return "to be made anew (reuse: false)"
+        if one.action in ("measure", "impossible"):
+            reason = self._why_measured(one.run)
+            return reason + ("; its weights are gone" if one.action == "impossible" else "")
+        reason = self._why_trained(one.run)
+        if one.left == 0.0:
+            return f"{reason}; trained already, results to be written"
+        return reason + (f"; goes on at {1 - one.left:.0%}" if one.left < 1.0 else "")
+
+    def _why_measured(self, run: Run) -> str:
+        folder, settings = self.study.results / "runs" / run.name, self.study.config.measurement
+        nearest: dict[str, tuple[Any, Any]] | None = None
+        for path in folder.glob("measure-*/measure.json"):
+            record = inventory.parse(path) or {}
+            old, new = dict(record.get("settings", {})), settings.identity()
+            found = differences(old, new)
+            if record.get("revision") != MEASUREMENT_REVISION:
+                found["revision"] = (record.get("revision"), MEASUREMENT_REVISION)
+            if nearest is None or len(found) < len(nearest):
+                nearest = found
+        if nearest is None:
+            return "not measured yet"
+        return _named(nearest, {"revision": "measurement revision"}, "measurement changed: ")
+
+    def _why_trained(self, run: Run) -> str:
+        place = f"{run.size}/{run.cell}/seed{run.seed}-"
+        own = [
+            r
+            for r in self.records
+            if r.study == self.study.config.study and r.name.startswith(place)
+        ]
+        if own:
+            return _named(self._nearest(run, own)[1], REVISIONS, "changed: ")
+        nearest, found = self._nearest(run, self.records)
+        if nearest is None:
+            return "new"
+        if not found:
+            return f"new here; finished as {nearest.path.parent}"
+        if found.keys() == {"seed"}:
+            return "new seed"
+        found.pop("seed", None)
+        # The nearest of them all shares little with a run of another size or corpus.
+        return f"new (nearest {nearest.name}: {shown(found)})" if len(found) <= 4 else "new"
+
+    def _nearest(
+        self, run: Run, records: Sequence[Record]
+    ) -> tuple[Record | None, dict[str, tuple[Any, Any]]]:
+        """The finished run that differs in the fewest keys, and those keys (old, new)."""
+        best: Record | None = None
+        found: dict[str, tuple[Any, Any]] = {}
+        spec = run.spec.identity()
+        for record in records:
+            keys = differences(record.spec, spec)
+            # The seed tells runs of a cell apart, not cells.
+            if best is None or len(keys.keys() - {"seed"}) < len(found.keys() - {"seed"}):
+                best, found = record, keys
+        return best, found
+
+
+def _named(found: dict[str, tuple[Any, Any]], revisions: dict[str, str], lead: str) -> str:
+    """Differences, with raised revisions in words."""
+    raised = [
+        f"{word} raised {old} -> {new}"
+        for key, word in revisions.items()
+        if key in found
+        for old, new in [found[key]]
+    ]
+    rest = {key: values for key, values in found.items() if key not in revisions}
+    return "; ".join(raised + ([lead + shown(rest)] if rest else [])) or "its record is unreadable"
