@@ -14,6 +14,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -265,6 +266,13 @@ class Cluster:
 
 def install() -> None:
     """Debian's packages, without starting the daemons that they would start."""
+    if os.getuid() or not shutil.which("apt-get"):
+        sys.exit("error: to install Slurm this needs root, and apt-get (Debian or Ubuntu)")
+    try:
+        socket.gethostbyname(socket.gethostname())
+    except OSError:  # as in some containers; Slurm refuses such a machine
+        with Path("/etc/hosts").open("a") as hosts:
+            hosts.write(f"127.0.1.1 {socket.gethostname()}\n")
     missing = [
         p for p in PACKAGES if subprocess.run(["dpkg", "-s", p], capture_output=True).returncode
     ]
@@ -294,4 +302,8 @@ if __name__ == "__main__":
     }
     if verb not in verbs:
         sys.exit(__doc__)
-    verbs[verb]()
+    try:
+        verbs[verb]()
+    except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
+        logs = Cluster().root / "log"
+        sys.exit(f"error: `{verb}` of Slurm failed on this machine: {error}; see {logs}")
