@@ -175,6 +175,17 @@ def doctor(
 
 
 @app.command()
+def readme(
+    results: Folder,
+    command: Annotated[str, typer.Option(help="What draws everything again, to be shown.")],
+) -> None:
+    """Write RESULTS/README.md: tables and figures in place, for a repository's browser."""
+    from blindspot.showcase import write
+
+    write(results, command)
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON schema of config.yaml, for editors."""
     from blindspot.study import Config

@@ -44,6 +44,16 @@ def _fixed(ci: float, decimals: int) -> str:
 _MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\|*_`<"})
 
 
+def escape_markdown(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    return text.translate(_MARKDOWN)
+
+
+def escape_rst(text: str) -> str:
+    """Text that reStructuredText shows as it is: |H_K| would be a substitution, H_K a link."""
+    return re.sub(r"([\\*`|_])", r"\\\1", text)
+
+
 def markdown(shown: pd.DataFrame, note: str) -> str:
     """A pipe table; columns of numbers are aligned right."""
     right = _numeric(shown)

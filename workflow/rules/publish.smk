@@ -1,5 +1,17 @@
 # From small result files to tables, figures and the report. Nothing here needs torch.
 
+import shlex
+
+
+def caption(kind, items, name):
+    """What stands beside a table or figure in the report. Only when Snakemake makes its report are
+    the results there that the whole caption speaks of."""
+    if any(word.startswith("--report") for word in sys.argv):
+        from blindspot import showcase  # pandas: not at parse time
+
+        return showcase.caption(kind, name, study.results / "collected")
+    return describe(items[name])
+
 
 rule collect:
     input:
@@ -45,7 +57,9 @@ rule table:
     params:
         collected=lambda wildcards, input: Path(input[0]).parent,
         out=lambda wildcards, output: Path(output[0]).parent,
-        caption=lambda wildcards: describe(TABLES[wildcards.table]),
+        # With `input` among its arguments this is no reason to make a table again; the words are.
+        caption=lambda wildcards, input: caption("tables", TABLES, wildcards.table),
+        words=lambda wildcards: TABLES[wildcards.table].caption,
     message:
         "table {wildcards.table}"
     shell:
@@ -72,7 +86,8 @@ rule figure:
     params:
         collected=lambda wildcards, input: Path(input[0]).parent,
         out=lambda wildcards, output: Path(output[0]).parent,
-        caption=lambda wildcards: describe(FIGURES[wildcards.figure]),
+        caption=lambda wildcards, input: caption("figures", FIGURES, wildcards.figure),
+        words=lambda wildcards: FIGURES[wildcards.figure].caption,
     message:
         "figure {wildcards.figure}"
     shell:
@@ -107,15 +122,43 @@ rule claims:
 
 
 rule tables:
+    """All tables, of the results that are there. Trains nothing."""
     input:
         expand("{results}/tables/{table}.csv", results=RESULTS, table=TABLES),
     localrule: True
 
 
 rule figures:
+    """All figures, of the results that are there. Trains nothing."""
     input:
         expand("{results}/figures/{figure}.pdf", results=RESULTS, figure=FIGURES),
     localrule: True
+
+
+rule readme:
+    # The study on one page, for whoever browses the repository.
+    input:
+        rules.collect.output,
+        rules.tables.input,
+        rules.figures.input,
+        rules.claims.output,
+    output:
+        f"{RESULTS}/README.md",
+    log:
+        f"{WORK}/logs/publish/{study.config.study}-readme.log",
+    localrule: True
+    conda:
+        "../../envs/publish.yaml"
+    params:
+        results=lambda wildcards, output: Path(output[0]).parent,
+        again=shlex.join(
+            ["snakemake", "tables", "figures", "claims", "report", "--cores", "1"]
+            + (["--configfile", *map(str, OVERLAYS)] if OVERLAYS else [])
+        ),
+    message:
+        "page {output}"
+    shell:
+        "blindspot readme --results {params.results:q} --command {params.again:q} 2>&1 | tee {log:q}"
 
 
 rule report:
@@ -125,6 +168,7 @@ rule report:
         rules.tables.input,
         rules.figures.input,
         rules.claims.output,
+        rules.readme.output,
     output:
         f"{RESULTS}/report.html",
     log:

@@ -1,0 +1,143 @@
+"""`results/<study>/README.md`: the whole study on one page, as a repository browser shows it.
+
+Tables and figures stand in place, with links relative to the folder. The page is a function of the
+files beside it: equal results give equal bytes.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from blindspot import figures, summary, tables
+from blindspot.catalogue import FIGURES, TABLES, Item
+from blindspot.collected import Collected
+from blindspot.errors import BlindspotError
+from blindspot.files import write_text
+from blindspot.typeset import escape_markdown, escape_rst
+
+#: Categories in the order of reading; of the catalogue's others none is left out.
+ORDER = ("Results", "Depth", "Scale", "Mechanism", "Training", "Initialization", "Cost",
+         "Provenance")  # fmt: skip
+#: Tables with more lines than this are folded up.
+LONG = 30
+
+
+def write(results: Path, command: str) -> None:
+    """Write `results/README.md` from `tables/`, `figures/`, `claims.md` and `collected/` in it.
+
+    `command` is what makes the page again. Raises `BlindspotError` where a file is missing.
+    """
+    write_text(results / "README.md", page(results, command))
+
+
+def page(results: Path, command: str) -> str:
+    """The page's Markdown."""
+    c = Collected(results / "collected")
+    parts = [f"# Study {c.study['study']}", about(c), "", *_contents(results), ""]
+    short = summary.summary(results)
+    if short:
+        parts += ["In short:", "", "```text", short, "```", ""]
+    parts += ["## Claims", "", *_folded("Ledger", _read(results / "claims.md"), "claims.csv")]
+    for category in _categories():
+        parts += [f"## {category}", ""]
+        for item in _of(FIGURES, category):
+            if (results / "figures" / f"{item.name}.png").exists():
+                parts += _figure(item, results)
+        for item in _of(TABLES, category):
+            if (results / "tables" / f"{item.name}.md").exists():
+                parts += _table(item, results)
+    parts += _again(command)
+    return "\n".join(parts).rstrip("\n") + "\n"
+
+
+def caption(kind: str, name: str, collected: Path) -> str:
+    """The whole caption of one of the `tables` or `figures`, as reStructuredText."""
+    module, items = (tables, TABLES) if kind == "tables" else (figures, FIGURES)
+    return escape_rst(f"{items[name].title}. {module.caption(name, collected)}")
+
+
+def about(c: Collected) -> str:
+    """Corpus, sizes, cells, seeds, and what is not there."""
+    sizes = ", ".join(size["name"] for size in c.study["sizes"])
+    cells = ", ".join(cell["name"] for cell in c.study["cells"])
+    parts = [c.about(), f"Sizes: {sizes}. Cells: {cells}.", c.seeds(), c.missing(), c.untimed()]
+    devices = ", ".join(c.study["devices"]["training"])
+    parts.append(f"Trained on {devices} at {c.study['precision']}.")
+    return escape_markdown(" ".join(part for part in parts if part))
+
+
+def _categories() -> list[str]:
+    known = [item.category for item in (*TABLES.values(), *FIGURES.values())]
+    return [*ORDER, *(c for c in dict.fromkeys(known) if c not in ORDER)]
+
+
+def _of(items: Mapping[str, Item], category: str) -> list[Item]:
+    return [item for item in items.values() if item.category == category]
+
+
+def _contents(results: Path) -> list[str]:
+    """A line of links to the sections, and one to the files."""
+    there = [
+        category
+        for category in _categories()
+        if any((results / "figures" / f"{i.name}.png").exists() for i in _of(FIGURES, category))
+        or any((results / "tables" / f"{i.name}.md").exists() for i in _of(TABLES, category))
+    ]
+    links = [f"[{name}](#{name.lower()})" for name in ["Claims", *there, "Again"]]
+    return [" · ".join(links)]
+
+
+def _figure(item: Item, results: Path) -> list[str]:
+    caption = escape_markdown(figures.caption(item.name, results / "collected"))
+    pdf = f"figures/{item.name}.pdf"
+    vector = f" ([PDF]({pdf}))" if (results / pdf).exists() else ""
+    return [
+        f"### {item.title}",
+        "",
+        f"![{item.title}](figures/{item.name}.png)",
+        "",
+        f"*{escape_markdown(item.title)}*{vector}. {caption}",
+        "",
+    ]
+
+
+def _table(item: Item, results: Path) -> list[str]:
+    text = _read(results / "tables" / f"{item.name}.md")
+    return [f"### {item.title}", "", *_folded(item.title, text, f"tables/{item.name}.csv")]
+
+
+def _folded(title: str, text: str, csv: str) -> list[str]:
+    """A table, folded up if it is long, with a link to its numbers in full."""
+    lines = [line for line in text.rstrip("\n").splitlines() if not line.startswith("# ")]
+    while lines and not lines[0]:
+        lines.pop(0)
+    body = [*lines, "", f"[Every number in full]({csv})", ""]
+    rows = sum(line.startswith("|") for line in lines)
+    if rows <= LONG:
+        return body
+    head = f"<details><summary>{title}: {rows - 2} rows</summary>"
+    return [head, "", *body, "</details>", ""]
+
+
+def _again(command: str) -> list[str]:
+    return [
+        "## Again",
+        "",
+        "Everything here is drawn from [`collected/`](collected/), which is gathered from "
+        "[`runs/`](runs/) and [`throughput/`](throughput/). To draw it again, without training "
+        "and without torch:",
+        "",
+        "```sh",
+        command,
+        "```",
+        "",
+        "Each run's `run.json` holds its specification and where it comes from.",
+    ]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise BlindspotError(
+            f"{path}: no such file; run `snakemake -c1 tables figures claims` first"
+        ) from None
