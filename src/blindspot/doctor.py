@@ -201,9 +201,9 @@ class Doctor:
 
     def _job(self, folder: Path) -> Iterator[Finding]:
         small = self.options | {"time": min(5, int(self.options.get("time", 5)))}
-        command = shlex.join([sys.executable, "-u", "-m", "blindspot.doctor", str(folder)])
+        node = [sys.executable, "-u", "-m", "blindspot.doctor", str(folder), str(self.latency)]
         flags = ["--job-name=doctor", f"--output={folder}/log", *self._flags(small)]
-        done = _ask(["sbatch", "--parsable", *flags, "--wrap", f"exec {command}"])
+        done = _ask(["sbatch", "--parsable", *flags, "--wrap", f"exec {shlex.join(node)}"])
         if done.returncode:
             yield Finding(f"Slurm refuses a job of 5 minutes: {_last(done.stderr)}", "see above")
             return
@@ -253,7 +253,7 @@ class Doctor:
                     return state
                 # Its files may come later than the news of its end.
                 gone += not state.startswith(("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"))
-                if gone > self.latency / 5 + 1 or elapsed > self.patience + 300 + self.latency:
+                if gone > self.latency / 5 + 1 or elapsed > self.patience + 3 * self.latency:
                     return state
             time.sleep(1 if elapsed > 5 else 0.2)
         return state
@@ -350,11 +350,11 @@ def examine(doctor: Doctor) -> None:
     print("This cluster is ready: snakemake --profile slurm all")
 
 
-def on_the_node(folder: Path) -> None:
+def on_the_node(folder: Path, latency: float) -> None:
     """What the tiny job does: greet, wait for an answer, and say what is here."""
     begin = time.monotonic()
     write_text(folder / "ping", "")
-    while not (folder / "pong").exists() and time.monotonic() - begin < 240:
+    while not (folder / "pong").exists() and time.monotonic() - begin < 2 * latency:
         time.sleep(0.1)
         with suppress(OSError):
             folder.chmod(0o755)
@@ -380,4 +380,4 @@ def on_the_node(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    on_the_node(Path(sys.argv[1]))
+    on_the_node(Path(sys.argv[1]), float(sys.argv[2]))
