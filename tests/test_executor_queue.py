@@ -29,6 +29,8 @@ def test_clean_environment() -> None:
         ({"gpu": 2, "slurm_gres": "gpu:a100"}, {"gres": "gpu:a100:2"}),
         ({"gpu": 2, "gres": "gpu:8"}, {"gres": "gpu:8"}),
         ({"gpu": 0, "slurm_gres": "gpu:a100", "gpu_model": "a100"}, {}),
+        ({"gpu": 8, "nodes": 2}, {"nodes": 2, "ntasks_per_node": 4, "gpus_per_node": 4}),
+        ({"gpu": 0, "nodes": 2}, {"nodes": 2, "ntasks_per_node": 1}),
         ({"runtime": 90, "mem_mb": 1500}, {"time": 90, "mem": "1500M"}),
         ({"slurm_partition": "p", "slurm_account": "a"}, {"partition": "p", "account": "a"}),
         ({"slurm_qos": "q", "slurm_constraint": "c"}, {"qos": "q", "constraint": "c"}),

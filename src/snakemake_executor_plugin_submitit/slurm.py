@@ -63,13 +63,19 @@ class Slurm:
     def parameters(self, threads: int, resources: Mapping[str, Any]) -> dict[str, Any]:
         """What to ask Slurm for; resources have the names of the official plugin."""
         options = {"time": "runtime", "partition": "slurm_partition", "account": "slurm_account"}
-        options["nodes"] = "nodes"
         for name in ("qos", "constraint", "gres"):
             options[name] = name if resources.get(name) else f"slurm_{name}"
         given = {name: resources[old] for name, old in options.items() if resources.get(old)}
         if resources.get("mem_mb"):
             given["mem"] = f"{resources['mem_mb']}M"
         kind, gpus, model = given.pop("gres", ""), resources.get("gpu"), resources.get("gpu_model")
+        nodes = int(resources.get("nodes") or 1)
+        if nodes > 1:
+            # A task for each GPU, which the job's own srun starts; gpu is their number in all.
+            if gpus and gpus % nodes:
+                raise WorkflowError(f"gpu={gpus} cannot be shared equally by nodes={nodes}")
+            gpus = gpus and gpus // nodes
+            given |= {"nodes": nodes, "ntasks_per_node": gpus or 1}
         if gpus and kind:
             given["gres"] = kind if kind.rpartition(":")[2].isdigit() else f"{kind}:{gpus}"
         elif gpus:

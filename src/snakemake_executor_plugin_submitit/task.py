@@ -72,6 +72,12 @@ class Task(Checkpointable):
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             RESTARTS: str(restarts),
         }
+        if "SLURM_JOB_ID" in os.environ:
+            # What the ranks of a job's own srun need: where they meet, and their CPUs, which it
+            # has not taken from sbatch since 22.05.
+            env["MASTER_ADDR"] = socket.gethostname()
+            env["MASTER_PORT"] = str(20000 + int(os.environ["SLURM_JOB_ID"]) % 40000)
+            env["SRUN_CPUS_PER_TASK"] = os.environ.get("SLURM_CPUS_PER_TASK", "1")
         process = subprocess.Popen(
             ["/bin/sh", "-c", self.command],
             cwd=self.cwd,
