@@ -3,17 +3,18 @@
 import json
 import os
 import re
+import shlex
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
 try:
-    from blindspot import catalogue, provenance
+    from blindspot import catalogue, controller, provenance, remake
     from blindspot.errors import BlindspotError
-    from blindspot.measure import names
-    from blindspot.spec import canonical
+    from blindspot.spec import canonical, digest
     from blindspot.study import Study, typed
     from blindspot.summary import summary
 except ImportError as error:
@@ -37,6 +38,9 @@ except BlindspotError as error:
     # The message alone: Snakemake would put a trace through these rules around it.
     sys.exit(f"error: {error}")
 
+# `reuse` decides what is made, never what it is: results made with and without it are the same.
+OVERRIDE.pop("reuse", None)
+
 RESULTS = study.results.as_posix()
 WORK = study.work.as_posix()
 RUNS = {run.name: run for run in study.runs}
@@ -47,7 +51,8 @@ CONFIG_ARGUMENTS = " ".join(f"--config {path}" for path in [BASE, *OVERLAYS])
 REPORT_ARGUMENTS = " ".join(
     [f"--snakefile {os.path.relpath(workflow.main_snakefile)}"]
     + ([f"--configfile {' '.join(map(str, OVERLAYS))}"] if OVERLAYS else [])
-    + ([f"--config {workflow.config_settings.config_args}"] if OVERRIDE else [])
+    + (["--config"] if OVERRIDE else [])
+    + [shlex.quote(f"{key}={canonical(value)}") for key, value in OVERRIDE.items()]
 )
 #: Targets that only publish what is there: whatever is missing, they never train.
 PUBLISHING = {"figures", "tables", "claims", "report", "collect"}
@@ -66,6 +71,30 @@ def pending(path: Path) -> bool:
 def only(names) -> str:
     """A wildcard constraint that matches these names, or nothing at all."""
     return "|".join(map(re.escape, names)) or "(?!)"
+
+
+RUN = "[^/]+/[^/]+/seed[0-9]+-[0-9a-f]+"
+
+
+def only_runs(names) -> str:
+    """A wildcard constraint that matches these runs. It is kept short, because Snakemake copies it
+    into every path: a thousand names in full cost 15 seconds."""
+    if len({hash_of(name) for name in RUNS}) < len(RUNS):
+        return only(names)
+    chosen, others = set(names), RUNS.keys() - set(names)
+    fewer = "|".join(sorted(map(hash_of, min(chosen, others, key=len))))
+    if len(chosen) <= len(others):
+        return f"{RUN[: RUN.rindex('-')]}-(?:{fewer})" if chosen else only([])
+    return f"(?!.*-(?:{fewer})){RUN}" if others else RUN
+
+
+def hash_of(name: str) -> str:
+    return name.rpartition("-")[2]
+
+
+@cache
+def spec_of(name: str) -> str:
+    return RUNS[name].spec.canonical()
 
 
 def finished(name: str) -> Path:
@@ -92,7 +121,8 @@ def collected(item) -> list[str]:
 def describe(item) -> str:
     """The caption of a table or figure in the report."""
     c = study.config
-    missing = [name for name in RUNS if name not in wanted()]
+    shown = set(wanted())
+    missing = [name for name in RUNS if name not in shown]
     return " ".join(
         [
             f"{item.title}. {item.caption}",
@@ -103,12 +133,23 @@ def describe(item) -> str:
     )
 
 
-#: Runs that have results but neither a measurement nor the weights to make one.
-IMPOSSIBLE = [
-    name
-    for name in RUNS
-    if finished(name).exists() and not measured(name).exists() and not weights(name).exists()
-]
+#: Finished or not, these are made anew (`reuse: false`).
+REMADE = {run.name for run in study.remade}
+#: No file has this name. Snakemake takes a file whose rule lacks an input for a source file, so
+#: with this input a rule makes nothing.
+NEVER = "(figures, tables, claims, report and runs: finished train and measure nothing)"
+
+
+def impossible() -> list[str]:
+    """Runs that have results but neither a measurement nor the weights to make one."""
+    return [
+        name
+        for name in RUNS
+        if name not in REMADE
+        and finished(name).exists()
+        and not measured(name).exists()
+        and not weights(name).exists()
+    ]
 
 
 def publishing() -> bool:
@@ -119,11 +160,14 @@ def publishing() -> bool:
     return study.config.runs == "finished" or bool(targets and targets <= PUBLISHING | results)
 
 
+@cache
 def wanted() -> list[str]:
     """Runs that tables and figures are made of."""
+    plan()
     if publishing():
         return [n for n in RUNS if finished(n).exists() and measured(n).exists()]
-    return [n for n in RUNS if n not in IMPOSSIBLE]
+    left_out = set(impossible())
+    return [n for n in RUNS if n not in left_out]
 
 
 def timed() -> list[str]:
@@ -131,8 +175,16 @@ def timed() -> list[str]:
     return [s for s in study.config.sizes if not publishing() or throughput_of(s).exists()]
 
 
+def unless_publishing(*paths):
+    """The input of a rule that trains or measures. Where finished runs are made anew, publishing
+    targets must hold it back; elsewhere plain paths do, which Snakemake plans faster."""
+    if not REMADE:
+        return list(paths)
+    return lambda wildcards: NEVER if publishing() else [p.format_map(wildcards) for p in paths]
+
+
 wildcard_constraints:
-    run=only(RUNS),
+    run=only_runs(RUNS),
     size=only(study.config.sizes),
     table=only(TABLES),
     figure=only(FIGURES),

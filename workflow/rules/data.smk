@@ -22,8 +22,13 @@ rule corpus:
 
 
 rule tokens:
+    # Studies may share tokens, so a controller that is to make them asks who else does.
     input:
-        study.corpus / "corpus.json",
+        lambda wildcards: (
+            alone(study.tokens / "tokens.json")
+            and alone(study.corpus / "corpus.json")
+            and study.corpus / "corpus.json"
+        ),
     output:
         f"{WORK}/tokens/{{tokens}}/tokens.json",
     log:

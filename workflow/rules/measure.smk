@@ -3,18 +3,15 @@
 
 rule measure:
     input:
-        f"{RESULTS}/runs/{{run}}/run.json",
-        study.tokens / "tokens.json",
+        unless_publishing(f"{RESULTS}/runs/{{run}}/run.json", f"{study.tokens}/tokens.json"),
     output:
+        # The last of its files. Were all declared, planning a thousand runs would take twice as
+        # long, and a lost one would still not be noticed; `collect` names it.
         f"{RESULTS}/runs/{{run}}/measure-{study.measurement_hash}/measure.json",
-        [
-            f"{RESULTS}/runs/{{run}}/measure-{study.measurement_hash}/{name}.csv"
-            for name in names.FILES
-        ],
     log:
         f"{WORK}/logs/measure/{{run}}.log",
     wildcard_constraints:
-        run=only([name for name in RUNS if pending(measured(name))]),
+        run=only_runs([name for name in RUNS if name in REMADE or pending(measured(name))]),
     conda:
         "../../envs/blindspot.yaml"
     threads: 1
@@ -23,28 +20,38 @@ rule measure:
         mem_mb=16000,
         runtime=120,
     params:
-        spec=lambda wildcards: RUNS[wildcards.run].spec.canonical(),
+        spec=lambda wildcards: spec_of(wildcards.run),
         settings=canonical(study.config.measurement.identity()),
         tokens=study.tokens,
-        state=lambda wildcards: study.work / "runs" / wildcards.run,
-        out=lambda wildcards, output: Path(output[0]).parent,
+        runs=f"{WORK}/runs",
+        results=f"{RESULTS}/runs",
+        measurement=study.measurement_hash,
         device=study.config.device,
     message:
         "measuring {wildcards.run}"
     shell:
         "blindspot measure --spec {params.spec:q} --settings {params.settings:q}"
-        " --name {wildcards.run} --tokens {params.tokens:q} --state {params.state:q}"
-        " --out {params.out:q} --device {params.device} --threads {threads} 2>&1 | tee {log:q}"
+        " --name {wildcards.run} --tokens {params.tokens:q} --state {params.runs:q}/{wildcards.run}"
+        " --out {params.results:q}/{wildcards.run}/measure-{params.measurement}"
+        " --device {params.device} --threads {threads} 2>&1 | tee {log:q}"
 
 
 rule throughput:
     # Timed alone: it takes all cores here, or a whole GPU job on a cluster. It needs no weights.
+    input:
+        unless_publishing(),
     output:
         f"{RESULTS}/throughput/{{size}}-{{hash}}.csv",
     log:
         f"{WORK}/logs/throughput/{{size}}-{{hash}}.log",
     wildcard_constraints:
-        size=only([s for s in study.config.sizes if pending(throughput_of(s))]),
+        size=only(
+            [
+                s
+                for s in study.config.sizes
+                if study.config.reuse is False or pending(throughput_of(s))
+            ]
+        ),
         hash=only([study.throughput_hash(s) for s in study.config.sizes]),
     conda:
         "../../envs/blindspot.yaml"

@@ -1,18 +1,16 @@
 # One job a run: cell x size x seed. Its checkpoints lie in work/ and are not declared, because
-# Snakemake deletes what a failed job declares.
+# Snakemake deletes what a failed job declares; of its results the last one is.
 
 
 rule train:
     input:
-        study.tokens / "tokens.json",
+        unless_publishing(f"{study.tokens}/tokens.json"),
     output:
         f"{RESULTS}/runs/{{run}}/run.json",
-        f"{RESULTS}/runs/{{run}}/trajectory.csv",
-        f"{RESULTS}/runs/{{run}}/timing.csv",
     log:
         f"{WORK}/logs/train/{{run}}.log",
     wildcard_constraints:
-        run=only([name for name in RUNS if pending(finished(name))]),
+        run=only_runs([name for name in RUNS if name in REMADE or pending(finished(name))]),
     conda:
         "../../envs/blindspot.yaml"
     threads: 1
@@ -22,20 +20,21 @@ rule train:
         # A job gets as many turns as it needs: it saves its state ahead of the limit and goes on.
         runtime=240,
     params:
-        spec=lambda wildcards: RUNS[wildcards.run].spec.canonical(),
+        spec=lambda wildcards: spec_of(wildcards.run),
         tokens=study.tokens,
-        out=lambda wildcards, output: Path(output[0]).parent,
-        state=lambda wildcards: study.work / "runs" / wildcards.run,
+        runs=f"{WORK}/runs",
+        results=f"{RESULTS}/runs",
         device=study.config.device,
     message:
         "training {wildcards.run}"
     shell:
         "blindspot train --spec {params.spec:q} --name {wildcards.run} --tokens {params.tokens:q}"
-        " --out {params.out:q} --state {params.state:q} --device {params.device}"
-        " --threads {threads} 2>&1 | tee -a {log:q}"
+        " --out {params.results:q}/{wildcards.run} --state {params.runs:q}/{wildcards.run}"
+        " --device {params.device} --threads {threads} 2>&1 | tee -a {log:q}"
 
 
 rule runs:
+    """Train every run of the study that is not finished, and stop there."""
     input:
-        [finished(name) for name in RUNS],
+        lambda wildcards: plan() or [finished(name) for name in RUNS],
     localrule: True
