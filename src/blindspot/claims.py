@@ -33,7 +33,7 @@ from blindspot.files import atomic_path, write_text
 from blindspot.quantities import QUANTITIES, Frames, Quantity, Values
 from blindspot.spec import Settings
 from blindspot.stats import Summary, summarize
-from blindspot.typeset import ABSENT, markdown, number
+from blindspot.typeset import ABSENT, markdown, number, page
 
 Verdict = Literal["supported", "contradicted", "inconclusive", "conflict", "not measured"]
 VERDICTS: tuple[Verdict, ...] = (
@@ -230,15 +230,19 @@ def _shown(ours: Summary | None, quantity: Quantity) -> str:
 
 
 def write(collected: Path, out: Path) -> None:
-    """Write `out/claims.csv` and `out/claims.md` of the folder that `collect` wrote."""
+    """Write claims.csv, .md and .html of the folder that `collect` wrote into `out`."""
     c = Collected(collected)
     ledger = evaluate(c)
     with atomic_path(out / "claims.csv") as temporary:
         ledger.to_csv(temporary, index=False, lineterminator="\n")
-    write_text(out / "claims.md", _page(c, ledger))
+    shown, note = _shown_ledger(c, ledger)
+    counts = f"{_counts(ledger['verdict'].tolist())}."
+    write_text(out / "claims.md", f"# Claims\n\n{counts}\n\n{markdown(shown, note)}")
+    write_text(out / "claims.html", page(CLAIMS.title, shown, f"{counts} {note}"))
 
 
-def _page(c: Collected, ledger: pd.DataFrame) -> str:
+def _shown_ledger(c: Collected, ledger: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """The ledger as text, and the note below it."""
     rows = []
     for _, row in ledger.iterrows():
         decimals = QUANTITIES[claims()[row["claim"]].quantity].decimals
@@ -262,10 +266,7 @@ def _page(c: Collected, ledger: pd.DataFrame) -> str:
         "that the claim is about is not there."
     )
     parts = [CLAIMS.caption, meaning, c.about(), c.seeds(), c.interval(), c.missing()]
-    note = " ".join(part for part in parts if part)
-    return f"# Claims\n\n{_counts(ledger['verdict'].tolist())}.\n\n" + markdown(
-        pd.DataFrame(rows), note
-    )
+    return pd.DataFrame(rows), " ".join(part for part in parts if part)
 
 
 def _counts(verdicts: list[str]) -> str:

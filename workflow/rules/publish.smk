@@ -41,14 +41,16 @@ rule table:
     input:
         lambda wildcards: collected(TABLES[wildcards.table]),
     output:
-        report(
-            f"{RESULTS}/tables/{{table}}.csv",
-            category="Tables",
-            caption="../report/table.rst",
-            labels={"table": "{table}"},
-        ),
+        f"{RESULTS}/tables/{{table}}.csv",
         f"{RESULTS}/tables/{{table}}.md",
         f"{RESULTS}/tables/{{table}}.tex",
+        report(
+            f"{RESULTS}/tables/{{table}}.html",
+            category="Tables",
+            subcategory=lambda wildcards: TABLES[wildcards.table].category,
+            caption="../report/table.rst",
+            labels=lambda wildcards: {"table": TABLES[wildcards.table].title},
+        ),
     log:
         f"{WORK}/logs/publish/{study.config.study}-table-{{table}}.log",
     localrule: True
@@ -75,8 +77,9 @@ rule figure:
         report(
             f"{RESULTS}/figures/{{figure}}.png",
             category="Figures",
+            subcategory=lambda wildcards: FIGURES[wildcards.figure].category,
             caption="../report/figure.rst",
-            labels={"figure": "{figure}"},
+            labels=lambda wildcards: {"figure": FIGURES[wildcards.figure].title},
         ),
     log:
         f"{WORK}/logs/publish/{study.config.study}-figure-{{figure}}.log",
@@ -100,13 +103,14 @@ rule claims:
     input:
         rules.collect.output,
     output:
+        f"{RESULTS}/claims.csv",
+        f"{RESULTS}/claims.md",
         report(
-            f"{RESULTS}/claims.csv",
+            f"{RESULTS}/claims.html",
             category="Claims",
             caption="../report/claims.rst",
-            labels={"claims": "ledger"},
+            labels={"claims": catalogue.CLAIMS.title},
         ),
-        f"{RESULTS}/claims.md",
     log:
         f"{WORK}/logs/publish/{study.config.study}-claims.log",
     localrule: True
@@ -124,7 +128,9 @@ rule claims:
 rule tables:
     """All tables, of the results that are there. Trains nothing."""
     input:
-        expand("{results}/tables/{table}.csv", results=RESULTS, table=TABLES),
+        expand(
+            "{results}/tables/{table}.{kind}", results=RESULTS, table=TABLES, kind=["csv", "html"]
+        ),
     localrule: True
 
 

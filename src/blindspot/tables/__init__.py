@@ -1,9 +1,9 @@
-"""Tables: each a function of the collected results, as CSV, Markdown and LaTeX (booktabs).
+"""Tables: each a function of the collected results, as CSV, Markdown, LaTeX (booktabs) and HTML.
 
-    write(name, collected, out)     -> out/name.csv, out/name.md, out/name.tex
+    write(name, collected, out)     -> out/name.csv, .md, .tex, .html
     caption(name, collected)        -> the note that stands under the table
 
-The CSV has every number in full. Markdown and LaTeX show the same numbers, rounded by one rule
+The CSV has every number in full. The others show the same numbers, rounded by one rule
 (`typeset.number`), and escaped after rounding, once.
 """
 
@@ -16,7 +16,7 @@ from blindspot.errors import BlindspotError
 from blindspot.files import atomic_path, write_text
 from blindspot.tables import cost, mechanism, provenance, results, scale
 from blindspot.tables.table import Table
-from blindspot.typeset import latex, markdown
+from blindspot.typeset import latex, markdown, page
 
 MADE: dict[str, Callable[[Collected], Table]] = {
     "main": results.main,
@@ -40,7 +40,7 @@ OF_ITS_OWN = {"throughput", "provenance"}
 
 
 def write(name: str, collected: Path, out: Path) -> None:
-    """Write table `name` of the folder that `collect` wrote in three formats."""
+    """Write table `name` of the folder that `collect` wrote in four formats."""
     if name not in MADE:
         raise BlindspotError(f"no table {name!r}; there are {', '.join(MADE)}")
     table = MADE[name](Collected(collected))
@@ -49,6 +49,7 @@ def write(name: str, collected: Path, out: Path) -> None:
         table.data.to_csv(temporary, index=False, lineterminator="\n")
     write_text(out / f"{name}.md", markdown(table.shown, note))
     write_text(out / f"{name}.tex", latex(table.shown, note))
+    write_text(out / f"{name}.html", page(TABLES[name].title, table.shown, note))
 
 
 def caption(name: str, collected: Path) -> str:

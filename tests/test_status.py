@@ -1,0 +1,212 @@
+"""Status: from constructed state folders, with a lock that is held, one whose holder is dead, logs
+that end in the middle of a line; and while a real trainer works."""
+
+import fcntl
+import io
+import json
+import socket
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from blindspot import progress as progress_module
+from blindspot.progress import holder, progress
+from blindspot.status import duration, status
+from blindspot.study import Study
+from toys import ROOT
+
+HOLD = (
+    "import sys, time; from pathlib import Path; from blindspot.lock import exclusive\n"
+    "with exclusive(Path(sys.argv[1])):\n"
+    "    print('held', flush=True); time.sleep(60)\n"
+)
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    places = {"work": str(tmp_path / "work"), "results": str(tmp_path / "results")}
+    cells = {name: None for name in ("terminal-rms", "perloop-rms")}
+    sizes = {"0.1m": None}
+    demo = ROOT / "studies/demo.yaml"
+    return Study.load(ROOT / "config.yaml", [demo], places | {"cells": cells, "sizes": sizes})
+
+
+def state(study: Study, at: int) -> Path:
+    folder = study.work / "runs" / study.runs[at].name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def log(study: Study, at: int, *lines: str, ago: float = 0.0, end: str = "\n") -> None:
+    then = (datetime.now(UTC) - timedelta(seconds=ago)).isoformat(timespec="seconds")
+    text = "\n".join(f"{then} {line}" for line in lines) + end
+    (state(study, at) / "train.log").write_text(text)
+
+
+def line(step: int, left: str = "1:40") -> str:
+    return f"step {step}/200  CE 5.250  norm 1234.5  7,593 tokens/s  {left} left"
+
+
+@pytest.fixture
+def held(study: Study):
+    """The state folder of run 0, locked by another process of this machine."""
+    folder = state(study, 0)
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout is not None and other.stdout.readline() == "held\n"
+    yield other
+    other.kill()
+    other.wait()
+
+
+def test_nothing_there_is_waiting(study: Study):
+    found = progress(study)
+    assert [p.state for p in found] == ["waiting"] * 6
+    assert {p.steps for p in found} == {200}
+
+
+def test_a_live_holder_is_running_and_a_dead_one_interrupted(study: Study, held):
+    log(study, 0, line(25), line(100), ago=10)
+    (first, *rest) = progress(study)
+    assert first.state == "running"
+    assert (first.step, first.steps, first.ce, first.norm) == (100, 200, 5.25, 1234.5)
+    assert first.tokens_per_s == 7593.0
+    assert first.left == pytest.approx(90, abs=2)
+    assert first.holder and first.holder.pid == held.pid
+    assert first.holder.host == socket.gethostname()
+    assert {p.state for p in rest} == {"waiting"}
+    held.kill()
+    held.wait()
+    (first, *_) = progress(study)
+    assert first.state == "interrupted" and first.step == 100
+    assert first.holder and first.holder.alive is False
+
+
+def test_looking_takes_no_lock(study: Study, monkeypatch):
+    """A trainer that starts while someone looks must not be refused."""
+    folder = state(study, 1)
+    (folder / "lock").write_text(json.dumps({"host": socket.gethostname(), "pid": 1}))
+    before = (folder / "lock").stat().st_mtime_ns
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a lock was taken")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    progress(study)
+    assert holder(folder) is not None
+    assert (folder / "lock").stat().st_mtime_ns == before
+
+
+def test_a_torn_line_is_passed_over(study: Study, held):
+    log(study, 0, line(50), "step 75/200  CE 4.1", end="")
+    (first, *_) = progress(study)
+    assert (first.step, first.ce) == (50, 5.25)
+    (state(study, 0) / "train.log").write_bytes(b"\xff\xfe step")
+    (first, *_) = progress(study)
+    assert first.state == "running" and first.step is None
+    # The lock's record, too, may be half written.
+    (state(study, 0) / "lock").write_text('{"host": "no')
+    (first, *_) = progress(study)
+    assert first.state == "running"
+
+
+def test_an_interrupted_run_says_how_often_and_why(study: Study):
+    log(study, 1, line(25), "resumes at step 25 of 200", line(75), "resumes at step 75 of 200")
+    (state(study, 1) / "lock").write_text(json.dumps({"host": socket.gethostname(), "pid": 1}))
+    path = study.work / "logs/train" / f"{study.runs[1].name}.log"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"x\nerror: {study.runs[1].name}: stopped by SIGUSR2 at step 80\nrest\n")
+    found = progress(study)[1]
+    assert (found.state, found.resumes, found.step) == ("interrupted", 2, 75)
+    assert found.error == "stopped by SIGUSR2 at step 80"
+
+
+def test_failed_finished_and_trained(study: Study):
+    failed, done, trained = study.runs[0], study.runs[1], study.runs[2]
+    folder = study.results / "runs" / failed.name
+    folder.mkdir(parents=True)
+    error = f"{failed.name}: at step 15 the loss is nan"
+    (folder / "failed.json").write_text(json.dumps({"error": error}))
+    folder = study.results / "runs" / done.name
+    measured = folder / f"measure-{study.measurement_hash}"
+    measured.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({"steps": 200}))
+    (state(study, 2) / "weights.safetensors").write_bytes(b"")
+    log(study, 2, line(200, "0:00"))
+    found = progress(study)
+    assert [p.state for p in found[:3]] == ["failed", "finished", "trained"]
+    assert found[0].error == "at step 15 the loss is nan"
+    assert not found[1].measured and found[1].steps == 200
+    (measured / "measure.json").write_text("{}")
+    assert progress(study)[1].measured
+    shown = Console(width=160, record=True, file=io.StringIO())
+    shown.print(status(study))
+    text = shown.export_text()
+    assert "6 runs: 1 trained, 1 failed, 3 waiting, 1 finished; 1 measured" in text
+    assert "at step 15 the loss is nan" in text and trained.cell in text
+
+
+@pytest.mark.parametrize(
+    ("age", "slurm", "jobs", "expected"),
+    [
+        (60, None, None, "running"),
+        (7200, None, None, "interrupted"),
+        (7200, "77", {"77"}, "running"),
+        (60, "77", {"78"}, "interrupted"),
+        (60, "77", None, "running"),
+    ],
+)
+def test_a_holder_elsewhere_is_asked_of_slurm_or_judged_by_its_log(
+    study: Study, monkeypatch, age, slurm, jobs, expected
+):
+    record = {"host": "node7", "pid": 4711} | ({"slurm_job": slurm} if slurm else {})
+    (state(study, 0) / "lock").write_text(json.dumps(record))
+    log(study, 0, line(50), ago=age)
+    monkeypatch.setattr(progress_module, "_slurm_jobs", lambda: jobs)
+    (first, *_) = progress(study)
+    assert first.state == expected
+    assert first.holder and "node7" in str(first.holder)
+
+
+def test_slurm_is_asked_once_and_may_fail(tmp_path: Path, monkeypatch):
+    squeue = tmp_path / "squeue"
+    squeue.write_text("#!/bin/sh\nprintf '77\\n78\\n'\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("SHELL", "/bin/sh")
+    assert progress_module._slurm_jobs() == {"77", "78"}
+    squeue.write_text("#!/bin/sh\nexit 1\n")
+    assert progress_module._slurm_jobs() is None
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    assert progress_module._slurm_jobs() is None
+
+
+def test_durations():
+    assert [duration(s) for s in (4.4, 185, 7800, 273600)] == [
+        "4 s", "3 min 05 s", "2 h 10 min", "3 d 4 h"
+    ]  # fmt: skip
+
+
+def test_the_command_line_reads_the_config_as_snakemake_does(study: Study, tmp_path: Path):
+    study_file = tmp_path / "mine.yaml"
+    study_file.write_text(f"study: mine\nwork: {study.work}\nresults: {tmp_path / 'results'}\n")
+    started = time.monotonic()
+    verb = [sys.executable, "-c", "from blindspot.cli import main; main()", "status"]
+    done = subprocess.run(
+        [*verb, "--configfile", "studies/demo.yaml", "--configfile", str(study_file)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - started < 20
+    assert "Study mine: 32 runs: 32 waiting" in done.stdout
+    missing = subprocess.run(verb, cwd=tmp_path, capture_output=True, text=True)
+    assert missing.returncode == 2 and "config.yaml: no such config file" in missing.stderr
