@@ -38,8 +38,9 @@ except BlindspotError as error:
     # The message alone: Snakemake would put a trace through these rules around it.
     sys.exit(f"error: {error}")
 
-# `reuse` decides what is made, never what it is: results made with and without it are the same.
-OVERRIDE.pop("reuse", None)
+# These decide what is made, never what it is: nothing is stale because they changed.
+for key in ("reuse", "runs"):
+    OVERRIDE.pop(key, None)
 
 RESULTS = study.results.as_posix()
 WORK = study.work.as_posix()
@@ -73,7 +74,8 @@ def only(names) -> str:
     return "|".join(map(re.escape, names)) or "(?!)"
 
 
-RUN = "[^/]+/[^/]+/seed[0-9]+-[0-9a-f]+"
+SEED = "[^/]+/[^/]+/seed[0-9]+-"
+RUN = SEED + "[0-9a-f]+"
 
 
 def only_runs(names) -> str:
@@ -84,7 +86,7 @@ def only_runs(names) -> str:
     chosen, others = set(names), RUNS.keys() - set(names)
     fewer = "|".join(sorted(map(hash_of, min(chosen, others, key=len))))
     if len(chosen) <= len(others):
-        return f"{RUN[: RUN.rindex('-')]}-(?:{fewer})" if chosen else only([])
+        return f"{SEED}(?:{fewer})" if chosen else only([])
     return f"(?!.*-(?:{fewer})){RUN}" if others else RUN
 
 
