@@ -135,6 +135,23 @@ def describe(item) -> str:
     )
 
 
+#: The code behind what is published, below src/blindspot/. Drawing is cheap, so here any change
+#: counts; what trains and measures has revisions instead.
+SOURCES = {
+    "collect": ("collect*.py", "sources.py", "probes.py", "flops.py"),
+    "table": ("tables/*.py", "typeset.py", "stats.py", "matched.py", "collected.py"),
+    "figure": ("figures/*.py", "style.py", "stats.py", "matched.py", "collected.py"),
+    "claims": ("claims.*", "quantities.py", "stats.py", "collected.py"),
+}
+
+
+@cache
+def code_of(rule: str) -> str:
+    """The digest of the code that a publishing rule runs; a param of it."""
+    package = Path(catalogue.__file__).parent
+    return digest([p.read_text() for name in SOURCES[rule] for p in sorted(package.glob(name))])
+
+
 #: Finished or not, these are made anew (`reuse: false`).
 REMADE = {run.name for run in study.remade}
 #: No file has this name. Snakemake takes a file whose rule lacks an input for a source file, so

@@ -26,6 +26,7 @@ rule collect:
     conda:
         "../../envs/publish.yaml"
     params:
+        code=code_of("collect"),
         configs=CONFIG_ARGUMENTS,
         override=canonical(OVERRIDE),
         identity=canonical(study.config.identity()),
@@ -57,6 +58,7 @@ rule table:
     conda:
         "../../envs/publish.yaml"
     params:
+        code=code_of("table"),
         collected=lambda wildcards, input: Path(input[0]).parent,
         out=lambda wildcards, output: Path(output[0]).parent,
         # With `input` among its arguments this is no reason to make a table again; the words are.
@@ -87,6 +89,7 @@ rule figure:
     conda:
         "../../envs/publish.yaml"
     params:
+        code=code_of("figure"),
         collected=lambda wildcards, input: Path(input[0]).parent,
         out=lambda wildcards, output: Path(output[0]).parent,
         caption=lambda wildcards, input: caption("figures", FIGURES, wildcards.figure),
@@ -117,6 +120,7 @@ rule claims:
     conda:
         "../../envs/publish.yaml"
     params:
+        code=code_of("claims"),
         collected=lambda wildcards, input: Path(input[0]).parent,
         out=lambda wildcards, output: Path(output[0]).parent,
     message:
