@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from blindspot import tokenizer
 from blindspot.measure.subject import Row, Subject, number
 from blindspot.model import LoopedLM
 from blindspot.tokens import Tokens
@@ -135,6 +134,9 @@ def _size(tokens: Tokens, split: str, plan: NDArray[np.int64], protocol: str) ->
     scored = sum(end - start for start, end in spans)
     if tokens.meta["tokenizer"] != "bpe":
         return Size(scored, None, None)
+    # Here alone, so that what else measures runs where torch is all there is.
+    from blindspot import tokenizer
+
     model = tokenizer.load(tokens.folder / "tokenizer.json")
     # In the byte alphabet of such a vocabulary one character is one byte.
     widths = np.zeros(tokens.vocab_size, dtype=np.int64)
