@@ -1,0 +1,6 @@
+"""The benchmark behind benchmarks/gpu.sh; docs/gpu.md says what comes out."""
+
+from gpu import standin
+
+# Before anything imports blindspot.spec.
+standin.install()
