@@ -51,11 +51,16 @@ class _MeanCrossEntropy(torch.autograd.Function):
             x = readout.to(dtype)
             pieces, total = [], torch.zeros((), dtype=exact, device=x.device)
             for part, answer in zip(x.split(size), targets.split(size), strict=True):
-                log_p = F.log_softmax((part @ head.T).to(exact), dim=-1)
-                right = log_p.gather(1, answer[:, None])
-                total = total - right.sum()
+                logits = (part @ head.T).to(exact)
+                # log Z by way of the greatest probability, which cannot underflow; softmax is one
+                # pass, where exp of log_softmax would be slow for the many that do.
+                top, best = logits.max(dim=-1, keepdim=True)
+                p = logits.softmax(dim=-1)
+                log_z = top - p.gather(1, best).log()
+                total = total + (log_z - logits.gather(1, answer[:, None])).sum()
                 # d CE / d logits = p - 1 at the answer, p elsewhere.
-                slope = log_p.exp_().scatter_(1, answer[:, None], right.exp() - 1).to(dtype)
+                right = p.gather(1, answer[:, None])
+                slope = p.scatter_(1, answer[:, None], right - 1).to(dtype)
                 pieces.append(slope @ head)
                 if dtype == exact:
                     d_weight.addmm_(slope.T, part)

@@ -1,0 +1,196 @@
+"""Training steps against the plain reference: tokens/s and peak memory, in turns, as ratios.
+
+    python benchmarks/train.py [--shape cpu|44m|demo] [--variants engine,compiled] [--rounds 8]
+
+Each variant is a process of its own. They take turns, one batch of steps each a round, so drift of
+the machine falls on all alike; a ratio is taken within a round, and its median and quartiles over
+rounds are shown. Memory is the peak of resident memory during the steps above what the process
+held after its imports. The reference is `tests/reference_model.py`: eager, float32, explicit
+attention, full logits, and `torch.optim.AdamW`; dropout is 0, since it has none.
+"""
+
+import argparse
+import csv
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
+
+SHAPES = {
+    "cpu": {"d_model": 256, "layers": 4, "heads": 4, "vocab_size": 8192, "context": 256},
+    "44m": {"d_model": 512, "layers": 8, "heads": 8, "vocab_size": 20000, "context": 256},
+    "demo": {"d_model": 64, "layers": 1, "heads": 2, "vocab_size": 512, "context": 64},
+}
+BATCH = {"cpu": 4, "44m": 8, "demo": 4}
+VARIANTS = ("reference", "engine", "recompute", "compiled", "bf16")
+COLUMNS = (
+    "shape",
+    "variant",
+    "threads",
+    "tokens_per_s",
+    "ratio",
+    "ratio_q25",
+    "ratio_q75",
+    "peak_mib",
+    "memory_ratio",
+    "warmup_s",
+)
+
+
+def spec_of(shape, variant):
+    from blindspot.spec import RunSpec
+
+    return RunSpec.model_validate(
+        {
+            "data": {},
+            "windows": {"length": SHAPES[shape]["context"], "stride": SHAPES[shape]["context"]},
+            "model": SHAPES[shape] | {"loops": 4, "readout": "rms", "dropout": {"rate": 0.0}},
+            "objective": {"loss": "per-loop"},
+            "training": {"steps": 1, "precision": "bf16" if variant == "bf16" else "float32"},
+            "batch": BATCH[shape],
+            "seed": 1,
+        }
+    )
+
+
+def reference_stepper(spec):
+    """A plain training loop's step on the plain reference."""
+    import torch
+
+    from blindspot.model import LoopedLM
+    from reference_model import total_loss
+
+    torch.manual_seed(spec.seed)
+    p = {n: t.detach().requires_grad_() for n, t in LoopedLM(spec.model).named_parameters()}
+    t = spec.training
+    optimizer = torch.optim.AdamW(
+        p.values(), lr=t.learning_rate, betas=t.betas, weight_decay=t.weight_decay
+    )
+
+    def step(ids, _):
+        total_loss(p, ids[:, :-1], ids[:, 1:], spec.model, spec.objective).backward()
+        torch.nn.utils.clip_grad_norm_(p.values(), t.clip)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def engine_stepper(spec, variant):
+    import torch
+
+    from blindspot.engine import Engine
+    from blindspot.execution import Execution
+
+    how = Execution(recompute=variant == "recompute", compile=variant == "compiled")
+    engine = Engine(spec, torch.device("cpu"), how)
+    engine.model.train()
+
+    def step(ids, at):
+        engine.step(ids, at)
+        engine.harvest()
+
+    return step
+
+
+def resident(peak=False):
+    """Bytes of resident memory now, or at most so far."""
+    import resource
+
+    if peak:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def work(shape, variant, threads):
+    """A process that takes as many steps as it is told, line by line, and says how long it took."""
+    import torch
+
+    import blindspot.engine  # noqa: F401
+
+    torch.set_num_threads(threads)
+    before = resident()
+    spec = spec_of(shape, variant)
+    started = time.perf_counter()
+    step = reference_stepper(spec) if variant == "reference" else engine_stepper(spec, variant)
+    batches = torch.randint(spec.model.vocab_size, (8, spec.batch, spec.model.context + 1))
+    for at in range(2):
+        step(batches[at], at)
+    print(time.perf_counter() - started, flush=True)
+    at = 2
+    for line in sys.stdin:
+        started = time.perf_counter()
+        for _ in range(int(line)):
+            step(batches[at % 8], at)
+            at += 1
+        print(time.perf_counter() - started, resident(peak=True) - before, flush=True)
+
+
+def measure(shape, variants, rounds, steps, threads):
+    """Rows of the table for each variant."""
+    start = [sys.executable, __file__, "--shape", shape, "--threads", str(threads), "--worker"]
+    env = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    workers, warmup = {}, {}
+    for v in variants:
+        workers[v] = subprocess.Popen(
+            [*start, v], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+        )
+        warmup[v] = float(workers[v].stdout.readline())
+    seconds = {v: [] for v in variants}
+    peak = {}
+    for number in range(rounds):
+        order = variants if number % 2 == 0 else variants[::-1]
+        for v in order:
+            print(steps, file=workers[v].stdin, flush=True)
+            took, most = workers[v].stdout.readline().split()
+            seconds[v].append(float(took))
+            peak[v] = int(most)
+    for worker in workers.values():
+        worker.stdin.close()
+        worker.wait()
+    tokens = steps * BATCH[shape] * SHAPES[shape]["context"]
+    rows = []
+    for v in variants:
+        ratios = np.array(seconds["reference"]) / np.array(seconds[v])
+        low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
+        rows.append(
+            [shape, v, threads, round(tokens / np.median(seconds[v]))]
+            + [f"{x:.3g}" for x in (middle, low, high)]
+            + [round(peak[v] / 2**20), f"{peak[v] / peak['reference']:.2f}", f"{warmup[v]:.1f}"]
+        )
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shape", choices=SHAPES, default="cpu")
+    parser.add_argument("--variants", default="engine,recompute")
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--worker", choices=VARIANTS)
+    a = parser.parse_args()
+    if a.worker:
+        return work(a.shape, a.worker, a.threads)
+    variants = ["reference", *a.variants.split(",")]
+    rows = measure(a.shape, variants, a.rounds, a.steps, a.threads)
+    print("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS))
+    for row in rows:
+        print("| " + " | ".join(map(str, row)) + " |")
+    if a.out:
+        new = not a.out.exists()
+        with open(a.out, "a", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerows(([COLUMNS] if new else []) + rows)
+    return None
+
+
+if __name__ == "__main__":
+    main()
