@@ -4,7 +4,6 @@ Tables and figures stand in place, with links relative to the folder. The page i
 files beside it: equal results give equal bytes.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from blindspot import figures, summary, tables
@@ -32,19 +31,15 @@ def write(results: Path, command: str) -> None:
 def page(results: Path, command: str) -> str:
     """The page's Markdown."""
     c = Collected(results / "collected")
-    parts = [f"# Study {c.study['study']}", about(c), "", *_contents(results), ""]
+    there = [name for name in _categories() if _items(name, results)]
+    links = [f"[{name}](#{name.lower()})" for name in ["Claims", *there, "Again"]]
+    parts = [f"# Study {c.study['study']}", "", about(c), "", " · ".join(links), ""]
     short = summary.summary(results)
     if short:
         parts += ["In short:", "", "```text", short, "```", ""]
     parts += ["## Claims", "", *_folded("Ledger", _read(results / "claims.md"), "claims.csv")]
-    for category in _categories():
-        parts += [f"## {category}", ""]
-        for item in _of(FIGURES, category):
-            if (results / "figures" / f"{item.name}.png").exists():
-                parts += _figure(item, results)
-        for item in _of(TABLES, category):
-            if (results / "tables" / f"{item.name}.md").exists():
-                parts += _table(item, results)
+    for category in there:
+        parts += [f"## {category}", "", *_items(category, results)]
     parts += _again(command)
     return "\n".join(parts).rstrip("\n") + "\n"
 
@@ -70,34 +65,22 @@ def _categories() -> list[str]:
     return [*ORDER, *(c for c in dict.fromkeys(known) if c not in ORDER)]
 
 
-def _of(items: Mapping[str, Item], category: str) -> list[Item]:
-    return [item for item in items.values() if item.category == category]
-
-
-def _contents(results: Path) -> list[str]:
-    """A line of links to the sections, and one to the files."""
-    there = [
-        category
-        for category in _categories()
-        if any((results / "figures" / f"{i.name}.png").exists() for i in _of(FIGURES, category))
-        or any((results / "tables" / f"{i.name}.md").exists() for i in _of(TABLES, category))
-    ]
-    links = [f"[{name}](#{name.lower()})" for name in ["Claims", *there, "Again"]]
-    return [" · ".join(links)]
+def _items(category: str, results: Path) -> list[str]:
+    """Figures, then tables of a category that are there."""
+    parts: list[str] = []
+    for figure in FIGURES.values():
+        there = (results / "figures" / f"{figure.name}.png").exists()
+        parts += _figure(figure, results) if figure.category == category and there else []
+    for table in TABLES.values():
+        there = (results / "tables" / f"{table.name}.md").exists()
+        parts += _table(table, results) if table.category == category and there else []
+    return parts
 
 
 def _figure(item: Item, results: Path) -> list[str]:
     caption = escape_markdown(figures.caption(item.name, results / "collected"))
-    pdf = f"figures/{item.name}.pdf"
-    vector = f" ([PDF]({pdf}))" if (results / pdf).exists() else ""
-    return [
-        f"### {item.title}",
-        "",
-        f"![{item.title}](figures/{item.name}.png)",
-        "",
-        f"*{escape_markdown(item.title)}*{vector}. {caption}",
-        "",
-    ]
+    image = f"![{item.title}](figures/{item.name}.png)"
+    return [f"### {item.title}", "", image, "", caption, ""]
 
 
 def _table(item: Item, results: Path) -> list[str]:
@@ -106,16 +89,17 @@ def _table(item: Item, results: Path) -> list[str]:
 
 
 def _folded(title: str, text: str, csv: str) -> list[str]:
-    """A table, folded up if it is long, with a link to its numbers in full."""
-    lines = [line for line in text.rstrip("\n").splitlines() if not line.startswith("# ")]
-    while lines and not lines[0]:
-        lines.pop(0)
-    body = [*lines, "", f"[Every number in full]({csv})", ""]
-    rows = sum(line.startswith("|") for line in lines)
-    if rows <= LONG:
-        return body
-    head = f"<details><summary>{title}: {rows - 2} rows</summary>"
-    return [head, "", *body, "</details>", ""]
+    """A table, folded up if it is long, between the words before and after it."""
+    lines = [line for line in text.splitlines() if not line.startswith("# ")]
+    rows = [at for at, line in enumerate(lines) if line.startswith("|")]
+    first, last = rows[0], rows[-1] + 1
+    before = [line for line in lines[:first] if line]
+    table, after = lines[first:last], [line for line in lines[last:] if line]
+    if len(table) - 2 > LONG:
+        head = f"<details><summary>{title}: {len(table) - 2} rows</summary>"
+        table = [head, "", *table, "", "</details>"]
+    parts = [*before, "", *table] if before else table
+    return [*parts, "", f"[Every number in full]({csv}). {' '.join(after)}", ""]
 
 
 def _again(command: str) -> list[str]:

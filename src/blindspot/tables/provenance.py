@@ -36,9 +36,7 @@ def provenance(c: Collected) -> Table:
                 "Results": str(len(part)),
                 "Of": "all" if len(part) == len(stage) else _whose(part),
                 "Commit": _commit(one),
-                "Python": _text(one["python"]),
-                "torch": _text(one["torch"]),
-                "numpy": _text(one["numpy"]),
+                "Versions": _versions(one),
                 "Device": _text(one["device"]),
                 "Threads": _text(one["threads"]),
                 "Precision": _text(one["precision"]),
@@ -85,6 +83,12 @@ def _commit(row: pd.Series) -> str:
     if pd.isna(row["commit"]):
         return ABSENT
     return str(row["commit"])[:8] + (" (changed)" if str(row["dirty"]) == "True" else "")
+
+
+def _versions(row: pd.Series) -> str:
+    names = {"python": "Python", "torch": "torch", "numpy": "numpy"}
+    known = [f"{name} {row[key]}" for key, name in names.items() if not pd.isna(row[key])]
+    return ", ".join(known) or ABSENT
 
 
 def _text(value: object) -> str:
