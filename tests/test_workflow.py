@@ -2,11 +2,9 @@
 
 import csv
 import json
-import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,86 +12,15 @@ import torch
 import yaml
 
 from blindspot import checkpoint
-from blindspot.study import Study
 from blindspot.tokens import Tokens
 from reference_model import states, token_nll
-from toys import ROOT
-
-TINY = {
-    "study": "tiny",
-    "device": "cpu",
-    "tokenizer": {"kind": "bpe", "vocab_size": 300},
-    "windows": {"length": 16, "stride": 8},
-    "sizes": {"nano": {"d_model": 16, "layers": 1, "heads": 2, "batch": 4}},
-    "cells": {"terminal-rms": None, "perloop-rms": None, "perloop-raw": None},
-    "grid": {"seeds": [1, 2]},
-    "model": {"loops": 2, "dropout": {"rate": 0.1, "at": ["embedding", "residual"]}},
-    "training": {
-        "epochs": None,
-        "steps": 30,
-        "learning_rate": 3.0e-3,
-        "precision": "float32",
-        "log_every": 10,
-        "validate_every": 10,
-        "validation_windows": 8,
-    },
-    "measurement": {"min_context": 8},
-    "throughput": {"batch": 2, "warmup": 1, "repeats": 3},
-}
-
-
-def snakemake(where, *arguments, check=True):
-    """Run Snakemake as a user would; its exit code and output."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(where / ".cache")}
-    done = subprocess.run(
-        [sys.executable, "-m", "snakemake", "--cores", "2", *arguments],
-        cwd=where,
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=900,
-    )
-    if check:
-        assert done.returncode == 0, done.stdout[-6000:]
-    return done
-
-
-def checkout(where):
-    """A copy of the files under version control, as a fresh clone has them."""
-    names = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    for name in names:
-        if (ROOT / name).is_file() and not name.startswith(("tests/", "results/")):
-            target = where / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, target)
-    return where
+from studies import TINY, checkout, finished, load, snakemake
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    """A finished tiny study in a checkout of its own, on the text of this project's licence."""
-    where = checkout(tmp_path_factory.mktemp("study"))
-    words = (ROOT / "LICENSE").read_text().split()
-    rng = np.random.default_rng(0)
-    for split, n in (("train", 3000), ("validation", 400), ("test", 300)):
-        (where / f"{split}.txt").write_text(f"{split} " + " ".join(rng.choice(words, n)))
-    corpus = {"kind": "local"} | {s: f"{s}.txt" for s in ("train", "validation", "test")}
-    (where / "tiny.yaml").write_text(yaml.safe_dump(TINY | {"corpus": corpus}, sort_keys=False))
-    done = snakemake(where, "all", "--configfile", "tiny.yaml")
-    return where, done.stdout
-
-
-def load(where, *extra):
-    """The study as the workflow sees it."""
-    here = Path.cwd()
-    os.chdir(where)
-    try:
-        return Study.load(Path("config.yaml"), [Path("tiny.yaml")], *extra)
-    finally:
-        os.chdir(here)
+    """The finished tiny study, to look at."""
+    return finished(tmp_path_factory)
 
 
 def table(path):
@@ -176,66 +103,12 @@ def test_the_report_and_the_closing_words_are_there(study):
     assert f"{main['perloop-rms']:,.1f} in perloop-rms" in said
 
 
-def test_a_finished_study_has_nothing_to_do_whatever_happens_to_clocks_and_records(study):
-    where, _ = study
-    assert "Nothing to be done" in snakemake(where, "all", "--configfile", "tiny.yaml").stdout
-    for path in [where / "config.yaml", *(where / "results").rglob("*.csv")]:
-        os.utime(path, (1e9, 1e9) if "trajectory" in path.name else None)
-    shutil.move(where / ".snakemake", where / "records")
-    try:
-        plan = snakemake(where, "-n", "all", "--configfile", "tiny.yaml").stdout
-    finally:
-        shutil.rmtree(where / ".snakemake", ignore_errors=True)
-        shutil.move(where / "records", where / ".snakemake")
-    assert not counts(plan).keys() & {"train", "measure", "throughput", "tokens", "corpus"}
-
-
 def counts(plan):
     """Jobs a rule, from a dry run's table."""
     if "Job stats:" not in plan:
         return {}
     rows = [line.split() for line in plan.split("Job stats:")[-1].split("\n\n")[0].splitlines()]
     return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
-
-
-def test_a_changed_cell_trains_itself_alone(study):
-    where, _ = study
-    text = (
-        (where / "tiny.yaml")
-        .read_text()
-        .replace(
-            "perloop-raw: null", "perloop-raw: null\n  mine: {loss: per-loop, readout: layernorm}"
-        )
-    )
-    (where / "more.yaml").write_text(text)
-    plan = snakemake(where, "-n", "all", "--configfile", "more.yaml").stdout
-    assert {k: counts(plan)[k] for k in ("train", "measure")} == {"train": 2, "measure": 2}
-    assert plan.count("training nano/mine/seed") == 2
-    assert "tokens" not in counts(plan)
-
-
-def test_a_lost_result_is_noticed_although_what_follows_it_is_there(study):
-    """S-05: Snakemake overlooks a missing file between two that exist."""
-    where, _ = study
-    record = where / "results/tiny/runs" / load(where).runs[0].name / "run.json"
-    record.rename(where / "lost.json")
-    try:
-        plan = snakemake(where, "-n", "all", "--configfile", "tiny.yaml").stdout
-    finally:
-        (where / "lost.json").rename(record)
-    assert counts(plan)["train"] == 1
-    assert "measure" not in counts(plan)
-
-
-def test_publishing_never_trains(study):
-    where, _ = study
-    (where / "five.yaml").write_text(
-        (where / "tiny.yaml").read_text().replace("- 2\n", "- 2\n  - 5\n")
-    )
-    plan = snakemake(where, "-n", "figures", "tables", "--configfile", "five.yaml").stdout
-    assert not counts(plan).keys() & {"train", "measure", "throughput"}
-    everything = snakemake(where, "-n", "all", "--configfile", "five.yaml").stdout
-    assert counts(everything)["train"] == 3
 
 
 def test_a_fresh_clone_plans_every_run_of_the_demo(tmp_path):

@@ -38,8 +38,8 @@ except BlindspotError as error:
     # The message alone: Snakemake would put a trace through these rules around it.
     sys.exit(f"error: {error}")
 
-# These decide what is made, never what it is: nothing is stale because they changed.
-for key in ("reuse", "runs"):
+# These decide what is made and where, never what it is: nothing is stale because they changed.
+for key in ("reuse", "runs", "work", "device"):
     OVERRIDE.pop(key, None)
 
 RESULTS = study.results.as_posix()
@@ -138,7 +138,7 @@ def describe(item) -> str:
 #: The code behind what is published, below src/blindspot/. Drawing is cheap, so here any change
 #: counts; what trains and measures has revisions instead.
 SOURCES = {
-    "collect": ("collect*.py", "sources.py", "probes.py", "flops.py"),
+    "collect": ("collect*.py", "records.py", "sources.py", "probes.py", "flops.py"),
     "table": ("tables/*.py", "typeset.py", "stats.py", "matched.py", "collected.py"),
     "figure": ("figures/*.py", "style.py", "stats.py", "matched.py", "collected.py"),
     "claims": ("claims.*", "quantities.py", "stats.py", "collected.py"),
