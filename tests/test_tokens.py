@@ -9,11 +9,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from blindspot import corpus, tokens
+from blindspot import corpus
 from blindspot.errors import BlindspotError
+from blindspot.shards import dtype_of, write_ids
 from blindspot.spec import BpeTokenizer, DataSpec, LocalCorpus, WordsTokenizer
+from blindspot.stream import pieces
 from blindspot.tokenizer import START, load, train
-from blindspot.tokens import Tokens, build, dtype_of, pieces, write_ids
+from blindspot.tokens import Tokens, build
 from test_tokenizer import ODD
 
 BPE = BpeTokenizer(kind="bpe", vocab_size=280)
@@ -152,13 +154,13 @@ def test_ids_do_not_depend_on_where_the_text_is_cut(model, documents):
 def test_the_highest_id_comes_back(tmp_path, size):
     """T-07: nothing wraps around, and an id equal to the vocabulary's size is refused."""
     written = np.array([0, size - 1, 1], dtype=np.int64)
-    length, _ = write_ids(tmp_path / "x.bin", [written[:2], written[2:]], size)
+    write_ids(tmp_path / "x.bin", written, size)
     dtype = dtype_of(size)
-    assert dtype.itemsize == (2 if size <= 65_536 else 4) and length == 3
+    assert dtype.itemsize == (2 if size <= 65_536 else 4)
     assert np.fromfile(tmp_path / "x.bin", dtype).tolist() == written.tolist()
     for wrong in ([size], [-1]):
         with pytest.raises(BlindspotError, match=f"outside the vocabulary of {size}"):
-            write_ids(tmp_path / "y.bin", [np.array(wrong)], size)
+            write_ids(tmp_path / "y.bin", np.array(wrong), size)
     assert [p.name for p in tmp_path.iterdir()] == ["x.bin"]
 
 
@@ -176,7 +178,7 @@ def flip(path, at=10):
 
 
 def too_high(folder):
-    path = folder / "test.bin"
+    path = folder / "test-00000.bin"
     ids = np.fromfile(path, "<u2")
     ids[2] = 280
     ids.tofile(path)
@@ -189,20 +191,26 @@ FAULTS = {
         r"tokens\.json: not readable",
     ),
     "empty description": (lambda f: (f / "tokens.json").write_text("{}"), r"json: damaged"),
-    "missing file": (lambda f: (f / "validation.bin").unlink(), r"validation\.bin: no such file"),
-    "cut file": (
-        lambda f: (f / "train.bin").write_bytes((f / "train.bin").read_bytes()[:-2]),
-        r"train\.bin: \d+ bytes long, \d+ expected",
+    "missing file": (
+        lambda f: (f / "validation-00000.bin").unlink(),
+        r"validation-00000\.bin: no such file",
     ),
-    "altered file": (lambda f: flip(f / "train.bin"), r"train\.bin: its content was altered"),
-    "high id": (too_high, r"test\.bin: id 280 is outside the vocabulary of 280"),
+    "cut file": (
+        lambda f: (f / "train-00000.bin").write_bytes((f / "train-00000.bin").read_bytes()[:-2]),
+        r"train-00000\.bin: \d+ bytes long, \d+ expected",
+    ),
+    "altered file": (
+        lambda f: flip(f / "train-00000.bin"),
+        r"train-00000\.bin: its content was altered",
+    ),
+    "high id": (too_high, r"test-00000\.bin: id 280 is outside the vocabulary of 280"),
     "other dtype": (
         lambda f: rewrite(f, lambda m: m.update(dtype="uint32")),
         r"dtype is 'uint32', a vocabulary of 280 is stored as uint16",
     ),
     "other vocabulary": (
         lambda f: rewrite(f, lambda m: m.update(vocab_size=70_000, dtype="uint32")),
-        r"train\.bin: \d+ bytes long, \d+ expected .* uint32",
+        r"train-00000\.bin: \d+ bytes long, \d+ expected .* uint32",
     ),
     "other tokenizer": (
         lambda f: (f / "tokenizer.json").write_text("{}"),
@@ -246,14 +254,3 @@ def test_a_corpus_of_another_study_or_an_altered_one_is_refused(made, tmp_path):
         with pytest.raises(BlindspotError, match=message):
             build(spec, tmp_path / "corpus", tmp_path / "tokens")
         assert not (tmp_path / "tokens" / "tokens.json").exists()
-
-
-def test_a_large_text_goes_through_in_batches(tmp_path, monkeypatch):
-    monkeypatch.setattr(tokens, "BATCH", 50)
-    monkeypatch.setattr(tokens, "CHUNK", 7)
-    monkeypatch.setattr(corpus, "BLOCK", 20)
-    make(tmp_path)
-    model = load(tmp_path / "tokens" / "tokenizer.json")
-    opened = Tokens.open(tmp_path / "tokens")
-    assert opened.split("train")[1:].tolist() == model.encode(corpus.lf(TEXTS["train"])).ids
-    assert opened.counts("train")["documents"] > 3

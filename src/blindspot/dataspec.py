@@ -26,9 +26,7 @@ class EnwikiSample(Settings):
 
 def _source(value: str | list[str] | float) -> str | list[str] | float:
     if isinstance(value, float) and not 0 < value < 1:
-        raise ValueError(
-            "a share is more than 0 and less than 1 (0.01 is every hundredth document)"
-        )
+        raise ValueError("a share is between 0 and 1 (0.01 is every hundredth document)")
     return value
 
 

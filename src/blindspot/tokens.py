@@ -1,8 +1,9 @@
-"""Token files: each split is one flat, memory-mapped stream of ids, with a description beside it.
+"""Token files: each split is one stream of ids, with a description beside it.
 
-    folder/{train,validation,test}.bin   ids, little-endian uint16 or uint32, no header
-    folder/tokenizer.json                of the `tokenizers` library
-    folder/tokens.json                   written last: a folder without it is not finished
+    folder/{train,validation,test}-00000.bin, ...   shards of ids, and more (see shards.py)
+    folder/tokenizer.json                           of the `tokenizers` library
+    folder/index.json                               the shards of each split, with digests
+    folder/tokens.json                              written last: without it, not finished
 
 A stream is one start token, then the ids of the split's text: its documents joined by two
 newlines, encoded as if in one go. The start token is never a target, so a model that predicts ids
@@ -10,8 +11,10 @@ newlines, encoded as if in one go. The start token is never a target, so a model
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -19,59 +22,40 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from blindspot import corpus
+from blindspot import corpus, shards, stream
 from blindspot.errors import BlindspotError
 from blindspot.files import atomic_path, read_json, sha256_file, write_json
-from blindspot.spec import DataSpec, Tokenizer, WordsTokenizer, canonical
+from blindspot.meter import Meter, meter
+from blindspot.revisions import TOKENS_FORMAT
+from blindspot.shards import Ids, dtype_of
+from blindspot.spec import BpeTokenizer, DataSpec, FileTokenizer, WordsTokenizer, canonical
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Model
 
-Ids = NDArray[np.unsignedinteger]
-
-#: Characters that are encoded at a time: bounds memory, and is enough to keep two cores busy.
-BATCH = 1 << 20
-#: Ids that are checked at a time.
-CHUNK = 1 << 22
-#: What Python calls white space and the tokenizers' patterns may not.
-_SEPARATORS = ("\x1c", "\x1d", "\x1e", "\x1f")
 _AGAIN = "delete {0} and build the tokens again"
 
 
-def dtype_of(vocab_size: int) -> np.dtype[np.unsignedinteger]:
-    """The smaller of little-endian uint16 and uint32 that holds ids 0 .. vocab_size - 1."""
-    if not 1 <= vocab_size <= 2**32:
-        raise BlindspotError(f"tokenizer.vocab_size: {vocab_size} is outside 1 to 2**32")
-    return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
+def build(
+    data: DataSpec,
+    corpus_folder: Path,
+    folder: Path,
+    given: Path | None = None,
+    threads: int | None = None,
+) -> None:
+    """Fit the tokenizer, encode every split, write `folder`; what is there is replaced.
 
+    `given` is the fetched file of a tokenizer that comes from the hub. `threads` encode at a time;
+    by default as many as there are CPUs for this process.
 
-def pieces(documents: Iterable[str]) -> Iterator[str]:
-    """Cut the text (documents joined by two newlines) where tokens never span.
-
-    The pieces, put together, are the text. A piece begins with the white space between two
-    documents, all of it: to both tokenizers a boundary before white space is no choice but given,
-    so the ids of the pieces are those of the text, wherever it was cut into documents.
-    """
-    held = ""
-    for number, document in enumerate(documents):
-        text = held + (corpus.SEPARATOR if number else "") + document
-        body = text.rstrip()
-        held = text[len(body) :]
-        if not body or held.startswith(_SEPARATORS):
-            held = text  # no boundary that every pattern sees
-        else:
-            yield body
-    if held:
-        yield held
-
-
-def build(data: DataSpec, corpus_folder: Path, folder: Path) -> None:
-    """Train the tokenizer, encode every split, write `folder`; what is there is replaced.
+    Where an earlier call was interrupted, its finished shards are kept: the files are the same as
+    those of an unbroken one. Memory is bounded by a shard, not by the corpus.
 
     Raises `BlindspotError` when the corpus folder holds another corpus than `data` names, is
     damaged, or does not suit the tokenizer; then `folder/tokens.json` does not exist.
     """
     from blindspot import tokenizer
+    from blindspot.encode import Encoder
 
     source = corpus.read(corpus_folder)
     if canonical(source["identity"]) != canonical(data.corpus.identity()):
@@ -79,77 +63,71 @@ def build(data: DataSpec, corpus_folder: Path, folder: Path) -> None:
             f"{corpus_folder}: holds corpus {source['identity']}, the study names "
             f"{data.corpus.identity()}; fetch the corpus again"
         )
-    (folder / "tokens.json").unlink(missing_ok=True)
     settings = data.tokenizer
-    both = isinstance(settings, WordsTokenizer) and settings.fit == "train+validation"
-    fit_on = ["train", "validation"] if both else ["train"]
-    model = tokenizer.train(
-        settings,
-        chain.from_iterable(pieces(_checked(corpus_folder, split, source)) for split in fit_on),
-    )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tokens.json").unlink(missing_ok=True)
+    with meter() as shown:
+        if not _resumes(folder, data, source):
+            model = _model(data, given, corpus_folder, source, shown)
+            with atomic_path(folder / "tokenizer.json") as temporary:
+                model.save(str(temporary), pretty=False)
+            _begin(folder, data, source)
+        model = tokenizer.load(folder / "tokenizer.json")
+        encoder = Encoder(model, settings)
+        start, unk = tokenizer.start(model, settings), tokenizer.unknown(model)
+        index: dict[str, list[dict[str, Any]]] = {}
+        for split in corpus.SPLITS:
+            shown.start(split, source["splits"][split]["bytes"])
+            reader = stream.Reader(corpus_folder, split, source, shown)
+            job = stream.SplitWriter(folder, split, settings.vocab_size, start, unk)
+            index[split] = job.write(encoder, reader, threads or len(os.sched_getaffinity(0)))
     splits: dict[str, Any] = {}
     for split in corpus.SPLITS:
-        counts = {"tokens": 0, "unk": 0, "lost_characters": 0}
-        text = pieces(_checked(corpus_folder, split, source))
-        length, digest = write_ids(
-            folder / f"{split}.bin", _encode(model, settings, text, counts), settings.vocab_size
-        )
+        parts = index[split]
         described = dict(source["splits"][split])
         text_digest = described.pop("sha256")
-        splits[split] = {"length": length, **counts, **described}
-        splits[split] |= {"sha256": digest, "text_sha256": text_digest}
-    with atomic_path(folder / "tokenizer.json") as temporary:
-        model.save(str(temporary), pretty=False)
+        length = sum(part["length"] for part in parts)
+        counts = {key: sum(part.pop(key) for part in parts) for key in ("unk", "lost_characters")}
+        splits[split] = {"length": length, "tokens": length - 1, **counts, **described}
+        paths = [shards.shard_path(folder, split, n) for n in range(len(parts))]
+        splits[split] |= {"sha256": _together(paths), "text_sha256": text_digest}
+    write_json(folder / "index.json", index)
     write_json(
         folder / "tokens.json",
         {
+            "format": TOKENS_FORMAT,
             "data": data.identity(),
             "corpus": source["label"],
             "dtype": dtype_of(settings.vocab_size).name,
             "vocab_size": settings.vocab_size,
             "entries": model.get_vocab_size(),
             "tokenizer": settings.kind,
+            "lossless": encoder.lossless,
+            "start": start,
+            "unk": unk,
             "tokenizer_sha256": sha256_file(folder / "tokenizer.json"),
+            "index_sha256": sha256_file(folder / "index.json"),
             "splits": splits,
         },
     )
-
-
-def write_ids(path: Path, chunks: Iterable[Ids], vocab_size: int) -> tuple[int, str]:
-    """Write a stream of ids atomically; return how many, and the file's SHA-256.
-
-    Raises `BlindspotError` on an id outside the vocabulary: it would wrap around unseen.
-    """
-    dtype = dtype_of(vocab_size)
-    digest = hashlib.sha256()
-    length = 0
-    with atomic_path(path) as temporary, open(temporary, "wb") as to:
-        for ids in chunks:
-            if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= vocab_size):
-                raise BlindspotError(
-                    f"{path}: id {int(ids.max())} is outside the vocabulary of {vocab_size} "
-                    f"(ids 0 to {vocab_size - 1})"
-                )
-            data = ids.astype(dtype).tobytes()
-            digest.update(data)
-            to.write(data)
-            length += ids.size
-    return length, digest.hexdigest()
+    for path in [folder / UNFINISHED, *folder.glob("*-?????.json")]:
+        path.unlink()
 
 
 @dataclass(frozen=True)
 class Tokens:
     """The token files of a folder, opened read-only.
 
-    `meta` is `tokens.json`: data (the specification's identity), corpus, dtype, vocab_size,
-    entries (of the tokenizer; fewer than vocab_size where `words` found fewer), tokenizer,
-    tokenizer_sha256, and for each of `splits`:
+    `meta` is `tokens.json`: format, data (the specification's identity), corpus, dtype, vocab_size,
+    entries (of the tokenizer; fewer than vocab_size where `words` found fewer), tokenizer, lossless
+    (whether any text comes back from its ids), start and unk (ids; unk may be null),
+    tokenizer_sha256, index_sha256, and for each of `splits`:
 
-    - length: ids in the file, the start token included;
+    - length: ids in the stream, the start token included;
     - tokens: ids of the text, that is targets, length - 1;
     - unk, lost_characters: tokens that are UNK; characters that no token stands for;
     - bytes, words, documents, unk_words, joined_words (and rows): of the text, see `corpus.read`;
-    - sha256 of the file, text_sha256 of the text.
+    - sha256 of the stream, text_sha256 of the text.
     """
 
     folder: Path
@@ -181,9 +159,25 @@ class Tokens:
 
     def split(self, name: str) -> Ids:
         """The ids of a split, memory-mapped and read-only: shape (length,)."""
-        length = self.counts(name)["length"]
-        path = self.folder / f"{name}.bin"
-        return np.memmap(path, dtype=dtype_of(self.vocab_size), mode="r", shape=(length,))
+        self.counts(name)
+        return shards.open_ids(self.folder, name, self._index[name], self.vocab_size)
+
+    def spans(self, name: str) -> NDArray[np.uint32]:
+        """Bytes and words of the text by token of a scored split: shape (length, 2).
+
+        A row holds a token's UTF-8 bytes (and those lost beside it), and how many words begin in
+        it; the start token's are 0. They sum to the split's `bytes` and `words`.
+        """
+        if name not in stream.SCORED:
+            raise BlindspotError(
+                f"{self.folder}: spans are kept of {', '.join(stream.SCORED)} alone"
+            )
+        return shards.open_spans(self.folder, name, self._index[name])
+
+    def documents(self, name: str) -> NDArray[np.int64]:
+        """Where documents begin: position in the stream of the token with their first byte."""
+        self.counts(name)
+        return shards.open_documents(self.folder, name, self._index[name])
 
     def counts(self, name: str) -> dict[str, Any]:
         """What `meta` says of a split."""
@@ -193,8 +187,19 @@ class Tokens:
             )
         return dict(self.meta["splits"][name])
 
+    @cached_property
+    def _index(self) -> dict[str, Any]:
+        index: dict[str, Any] = read_json(self.folder / "index.json")
+        return index
+
     def _check(self, verify: bool, data: Mapping[str, Any] | None) -> None:
         again = _AGAIN.format(self.folder)
+        _ = self.meta["data"], self.meta["splits"]
+        if self.meta.get("format") != TOKENS_FORMAT:
+            raise BlindspotError(
+                f"{self.folder}: token files of format {self.meta.get('format', 1)}, this version "
+                f"reads {TOKENS_FORMAT}; {again}"
+            )
         if data is not None and canonical(self.meta["data"]) != canonical(data):
             raise BlindspotError(
                 f"{self.folder}: holds tokens of {canonical(self.meta['data'])}, the run wants "
@@ -206,74 +211,92 @@ class Tokens:
                 f"{self.folder / 'tokens.json'}: dtype is {self.meta['dtype']!r}, a vocabulary of "
                 f"{self.vocab_size} is stored as {dtype.name}; {again}"
             )
-        vocabulary = self.folder / "tokenizer.json"
-        files = [vocabulary, *(self.folder / f"{s}.bin" for s in corpus.SPLITS)]
-        for path in files:
+        for name, meaning in (
+            ("tokenizer", "the tokenizer the ids were made with"),
+            ("index", "the index of these shards"),
+        ):
+            path = self.folder / f"{name}.json"
             if not path.is_file():
                 raise BlindspotError(f"{path}: no such file; {again}")
-        if verify and sha256_file(vocabulary) != self.meta["tokenizer_sha256"]:
-            raise BlindspotError(f"{vocabulary}: not the tokenizer the ids were made with; {again}")
-        for split, path in zip(corpus.SPLITS, files[1:], strict=True):
-            counts = self.meta["splits"][split]
-            expected, found = counts["length"] * dtype.itemsize, path.stat().st_size
-            if found != expected:
-                raise BlindspotError(
-                    f"{path}: {found} bytes long, {expected} expected ({counts['length']} ids of "
-                    f"{dtype.name}): cut, or of another type; {again}"
-                )
-            if not verify:
-                continue
-            ids = self.split(split)
-            for start in range(0, ids.size, CHUNK):
-                highest = int(ids[start : start + CHUNK].max())
-                if highest >= self.vocab_size:
-                    raise BlindspotError(
-                        f"{path}: id {highest} is outside the vocabulary of {self.vocab_size}; "
-                        f"{again}"
-                    )
-            if sha256_file(path) != counts["sha256"]:
-                raise BlindspotError(f"{path}: its content was altered (SHA-256 differs); {again}")
+            if (verify or name == "index") and sha256_file(path) != self.meta[f"{name}_sha256"]:
+                raise BlindspotError(f"{path}: not {meaning}; {again}")
+        for split in corpus.SPLITS:
+            index = self._index[split]
+            if sum(part["length"] for part in index) != self.meta["splits"][split]["length"]:
+                raise ValueError(f"{split}: its shards do not add up")
+            shards.check(self.folder, split, index, self.vocab_size, verify)
 
 
-def _encode(
-    model: "Model", settings: Tokenizer, texts: Iterable[str], counts: dict[str, int]
-) -> Iterator[Ids]:
-    """The ids of a stream, start token first; adds to `counts` as it goes."""
+# --- building --------------------------------------------------------------------------------
+
+#: Of what corpus and settings the finished shards of an interrupted `build` are.
+UNFINISHED = "unfinished.json"
+
+
+def _model(
+    data: DataSpec, given: Path | None, folder: Path, source: Mapping[str, Any], shown: Meter
+) -> "Model":
+    """The study's tokenizer, fit on this corpus or read."""
     from blindspot import tokenizer
 
-    yield np.array([tokenizer.START], dtype=np.uint32)
-    for batch in _batches(texts):
-        encoded = model.encode_batch_fast(batch, add_special_tokens=False)
-        ids = np.fromiter(chain.from_iterable(e.ids for e in encoded), dtype=np.uint32)
-        counts["tokens"] += ids.size
-        if isinstance(settings, WordsTokenizer):
-            counts["unk"] += int(np.count_nonzero(ids == tokenizer.START))
-            counts["lost_characters"] += sum(tokenizer.lost(settings, text) for text in batch)
-        yield ids
-
-
-def _checked(folder: Path, split: str, source: Mapping[str, Any]) -> Iterator[str]:
-    """The documents of a split; at their end, an error if they are not those that were fetched."""
-    counter = corpus.Counter()
-    for document in corpus.documents(folder, split):
-        counter.add(document)
-        yield document
-    if counter.summary()["sha256"] != source["splits"][split]["sha256"]:
+    settings = data.tokenizer
+    if isinstance(settings, BpeTokenizer | WordsTokenizer):
+        both = isinstance(settings, WordsTokenizer) and settings.fit == "train+validation"
+        fit_on = ["train", "validation"] if both else ["train"]
+        shown.start("tokenizer", sum(source["splits"][split]["bytes"] for split in fit_on))
+        texts = (stream.pieces(stream.Reader(folder, s, source, shown)) for s in fit_on)
+        return tokenizer.train(settings, chain.from_iterable(texts))
+    if isinstance(settings, FileTokenizer):
+        path = Path(settings.path)
+        if path.is_file() and sha256_file(path) != settings.sha256:
+            raise BlindspotError(
+                f"tokenizer.path: {path} is not the file of this study (SHA-256 differs from "
+                f"{settings.sha256}); restore it, or start a new study with it"
+            )
+        return tokenizer.given(settings, path)
+    if given is None:
         raise BlindspotError(
-            f"{folder / f'{split}.jsonl'}: its text was altered (SHA-256 differs from corpus.json);"
-            f" fetch the corpus again"
+            f"tokenizer.kind {settings.kind}: fetch its file first, with `blindspot tokenizer`"
         )
+    return tokenizer.given(settings, given)
 
 
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Lists of texts of about `BATCH` characters."""
-    batch: list[str] = []
-    size = 0
-    for text in texts:
-        batch.append(text)
-        size += len(text)
-        if size >= BATCH:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+def _plan(folder: Path, data: DataSpec, source: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "format": TOKENS_FORMAT,
+        "data": data.identity(),
+        "text": {split: source["splits"][split]["sha256"] for split in corpus.SPLITS},
+        "tokenizer": sha256_file(folder / "tokenizer.json"),
+        "batch": stream.BATCH,
+        "shard": shards.SHARD,
+    }
+
+
+def _resumes(folder: Path, data: DataSpec, source: Mapping[str, Any]) -> bool:
+    """Whether what is in the folder is the beginning of this very build; if not, it is removed."""
+    path = folder / UNFINISHED
+    if path.is_file() and (folder / "tokenizer.json").is_file():
+        try:
+            if canonical(read_json(path)) == canonical(_plan(folder, data, source)):
+                return True
+        except BlindspotError:
+            pass
+    path.unlink(missing_ok=True)
+    for part in ("bin", "spans", "documents", "json"):
+        for old in folder.glob(f"*-?????.{part}"):
+            old.unlink()
+    return False
+
+
+def _begin(folder: Path, data: DataSpec, source: Mapping[str, Any]) -> None:
+    write_json(folder / UNFINISHED, _plan(folder, data, source))
+
+
+def _together(paths: Iterable[Path]) -> str:
+    """SHA-256 of files laid end to end."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with open(path, "rb") as handle:
+            while block := handle.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Where corpora come from: the hub, files, the embedded excerpt."""

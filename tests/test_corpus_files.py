@@ -1,0 +1,272 @@
+"""Corpora from files and from the hub's layout: tables, folders, shares, limits, bad bytes."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from blindspot import corpus
+from blindspot.corpora import hub as hub_module
+from blindspot.errors import BlindspotError
+from blindspot.spec import HubCorpus, LocalCorpus
+from blindspot.study import Study
+from test_corpus import REVISION, hub, layout, texts_of
+from test_tokenizer import ODD
+from toys import ROOT, WIKITEXT
+
+pa = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+datasets = pytest.importorskip("datasets")
+
+DOCUMENTS = [f"Document {i}: {text}" for i in range(60) for text in ODD[:2]]
+REST = {"validation": "some text", "test": "other text"}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+
+def write_table(path, documents, column="text"):
+    """Documents as JSON lines or parquet, by the file's ending."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        parquet.write_table(pa.table({"id": list(range(len(documents))), column: documents}), path)
+    else:
+        lines = [json.dumps({"id": i, column: text}) for i, text in enumerate(documents)]
+        path.write_text("\n\n".join(lines) + "\n")
+    return str(path)
+
+
+def fetched(folder, **values):
+    corpus.fetch(LocalCorpus.model_validate({"kind": "local", **values}), folder)
+    return {split: list(corpus.documents(folder, split)) for split in corpus.SPLITS}
+
+
+@pytest.fixture
+def rest(tmp_path):
+    for split, text in REST.items():
+        (tmp_path / f"{split}.txt").write_text(text)
+    return {split: str(tmp_path / f"{split}.txt") for split in REST}
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "ndjson", "json", "parquet"])
+def test_tables_are_a_document_a_row(tmp_path, rest, ending):
+    documents = [*DOCUMENTS, "", " \n", "line\r\nend\rs"]
+    train = write_table(tmp_path / f"train.{ending}", documents, "body")
+    found = fetched(tmp_path / "c", train=train, column="body", **rest)
+    assert found["train"] == [*DOCUMENTS, "line\nend\ns"]
+    assert found["validation"] == ["some text"]
+
+
+def test_a_folder_is_its_files_in_order(tmp_path, rest):
+    folder = tmp_path / "many"
+    write_table(folder / "b" / "0.parquet", DOCUMENTS[:7])
+    write_table(folder / "a.jsonl", DOCUMENTS[7:9])
+    (folder / "c.txt").write_bytes(b"\xef\xbb\xbfplain\r\ntext")
+    (folder / ".hidden.txt").write_text("hidden")
+    (folder / "notes.pdf").write_text("not text")
+    found = fetched(tmp_path / "c", train=str(folder), **rest)
+    assert found["train"] == [*DOCUMENTS[7:9], *DOCUMENTS[:7], "plain\ntext"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(
+        BlindspotError, match=r"corpus\.train: .*empty: a folder without text; .*md"
+    ):
+        fetched(tmp_path / "d", train=str(tmp_path / "empty"), **rest)
+
+
+def test_shares_part_the_documents_by_their_text_alone(tmp_path):
+    documents = [*DOCUMENTS, DOCUMENTS[3], DOCUMENTS[5]]
+    shares = {"validation": 0.2, "test": 0.1}
+    train = write_table(tmp_path / "all.jsonl", documents)
+    found = fetched(tmp_path / "c", train=train, **shares)
+    for text in documents:
+        place = int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) / 2**32
+        split = "validation" if place < 0.2 else "test" if place < 0.2 + 0.1 else "train"
+        assert text in found[split]
+    assert sorted(sum(found.values(), [])) == sorted(documents)
+    assert all(found.values()) and len(found["validation"]) == pytest.approx(0.2 * 122, abs=12)
+    # Order does not matter, and equal documents never meet in two splits.
+    backwards = write_table(tmp_path / "backwards.parquet", documents[::-1])
+    turned = fetched(tmp_path / "d", train=backwards, **shares)
+    assert {k: sorted(v) for k, v in turned.items()} == {k: sorted(v) for k, v in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"validation": 0.5, "test": 0.5}, "nothing to train on"),
+        ({"validation": 1.5, "test": 0.1}, "a share is between 0 and 1"),
+    ],
+)
+def test_impossible_shares_are_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        LocalCorpus.model_validate({"kind": "local", "train": "x", **values})
+
+
+BAD = {
+    "not JSON": (b'{"text": "a"}\n{"text": \n', r"x\.jsonl: line 2 is not a JSON object"),
+    "an array": (b'[{"text": "a"}]\n', r"x\.jsonl: line 1 has no key 'text', only no keys"),
+    "other key": (b'{"a": 1, "b": 2}\n', r"x\.jsonl: line 1 has no key 'text', only a, b; set"),
+    "not UTF-8": (b'{"text": "a"}\n{"text": "\xe9"}\n', r"x\.jsonl: line 2 .*utf-8.*in UTF-8"),
+    "half a pair": (b'{"text": "\\ud83d"}\n', r"x\.jsonl: line 1 holds half of a surrogate pair"),
+    "a number": (b'{"text": 3}\n', r"x\.jsonl: line 1 holds int, not text"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_a_bad_line_is_named(tmp_path, rest, fault):
+    data, message = BAD[fault]
+    (tmp_path / "x.jsonl").write_bytes(data)
+    with pytest.raises(BlindspotError, match=message):
+        fetched(tmp_path / "c", train=str(tmp_path / "x.jsonl"), **rest)
+    assert not (tmp_path / "c" / "corpus.json").exists()
+    assert not list((tmp_path / "c").glob("*.jsonl"))
+
+
+def test_a_bad_parquet_is_named(tmp_path, rest):
+    path = tmp_path / "x.parquet"
+    path.write_bytes(b"no parquet")
+    with pytest.raises(BlindspotError, match=r"x\.parquet: not readable as parquet"):
+        fetched(tmp_path / "c", train=str(path), **rest)
+    write_table(path, ["a"], "body")
+    with pytest.raises(BlindspotError, match=r"'text' is not a column of .*it has id, body"):
+        fetched(tmp_path / "c", train=str(path), **rest)
+    bad = pa.Array.from_buffers(
+        pa.string(), 2, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"a\xe9")]
+    )
+    parquet.write_table(pa.table({"text": bad}), path)
+    with pytest.raises(BlindspotError, match=r"x\.parquet: row 2 is not UTF-8"):
+        fetched(tmp_path / "c", train=str(path), **rest)
+
+
+def test_the_same_bytes_read_in_another_way_are_another_corpus(tmp_path):
+    values = {"validation": 0.1, "test": 0.1, "sha256": "0" * 64}
+    specs = [
+        LocalCorpus.model_validate({"kind": "local", **values, **change})
+        for change in (
+            {"train": "x.txt"},
+            {"train": "x.jsonl"},
+            {"train": "x.jsonl", "column": "body"},
+            {"train": "x.txt", "test": 0.2},
+            {"train": "x.txt", "test": "y.txt"},
+        )
+    ]
+    assert len({json.dumps(spec.identity()) for spec in specs}) == 5
+    # As it always was: plain files are their content, wherever they lie.
+    plain = LocalCorpus(
+        kind="local", train="a.txt", validation="b.txt", test="c.txt", sha256="1" * 64
+    )
+    assert plain.identity() == {"kind": "local", "sha256": "1" * 64}
+
+
+# --- the hub's layout ------------------------------------------------------------------------
+
+ROWS = {"train": DOCUMENTS, "validation": ["v"], "test": ["t"]}
+
+
+def test_a_limit_streams_and_stops_within_it(tmp_path, monkeypatch):
+    folder = layout(tmp_path / "hub", ROWS)
+    calls, load = [], datasets.load_dataset
+    monkeypatch.setattr(
+        datasets, "load_dataset", lambda *a, **k: (calls.append((a, k)), load(*a, **k))[1]
+    )
+    words = [len(text.split()) for text in DOCUMENTS]
+    for limit, count in [
+        ({"documents": 7}, 7),
+        ({"words": sum(words[:9])}, 9),
+        ({"words": sum(words[:9]) - 1}, 8),
+        ({"tokens": len("".join(DOCUMENTS[:5]).encode()) // 4 + 1}, 5),
+        ({"documents": 10**6}, len(DOCUMENTS)),
+    ]:
+        corpus.fetch(hub(folder, limit=limit), tmp_path / "c")
+        assert list(corpus.documents(tmp_path / "c", "train")) == DOCUMENTS[:count], limit
+        assert list(corpus.documents(tmp_path / "c", "test")) == ["t"]
+        assert calls.pop() == ((str(folder), "toy"), {"streaming": True})
+    corpus.fetch(hub(folder), tmp_path / "c")
+    assert calls.pop() == ((str(folder), "toy"), {})
+
+
+def test_a_data_set_with_train_alone_gives_shares(tmp_path):
+    """What FineWeb needs: no validation, no test, rows streamed up to a budget."""
+    folder = layout(tmp_path / "hub", {"train": DOCUMENTS})
+    values = {"validation": 0.2, "test": 0.2, "limit": {"documents": 100}}
+    corpus.fetch(hub(folder, **values), tmp_path / "c")
+    found = {s: list(corpus.documents(tmp_path / "c", s)) for s in corpus.SPLITS}
+    assert sorted(sum(found.values(), [])) == sorted(DOCUMENTS[:100]) and all(found.values())
+    assert "rows" not in corpus.read(tmp_path / "c")["splits"]["train"]
+    with pytest.raises(BlindspotError, match=r"no split 'test', only train; .*share .*test: 0.01"):
+        corpus.fetch(hub(folder, validation=0.2), tmp_path / "c")
+
+
+def test_fineweb_is_asked_for_by_name_revision_and_stream(tmp_path, monkeypatch):
+    calls = []
+
+    def offline(*args, **named):
+        calls.append((args, named))
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(datasets, "load_dataset", offline)
+    spec = HubCorpus(
+        kind="hub", name="HuggingFaceFW/fineweb", config="sample-10BT", revision="9bb295ddab0e05",
+        validation=0.001, test=0.001, limit={"tokens": 10**9},
+    )  # fmt: skip
+    assert spec.label == "sample-10BT"
+    with pytest.raises(BlindspotError, match="Three ways out"):
+        corpus.fetch(spec, tmp_path)
+    named = {"revision": "9bb295ddab0e05", "streaming": True}
+    assert calls == [(("HuggingFaceFW/fineweb", "sample-10BT"), named)]
+
+
+def test_a_bare_alias_and_two_limits_are_refused(tmp_path):
+    """E-06: `wikitext` no longer resolves."""
+    with pytest.raises(ValueError, match="name"):
+        hub(tmp_path, name="wikitext")
+    with pytest.raises(ValueError, match="exactly one of"):
+        hub(tmp_path, limit={"documents": 1, "words": 1})
+    assert hub(tmp_path).identity().keys() == {"kind", "name", "config", "revision", "column"}
+
+
+def test_without_network_the_ways_out_are_named(tmp_path):
+    """E-06: the real call, offline and with an empty cache; nothing of it is made up."""
+    program = (
+        "from blindspot import corpus; from blindspot.spec import HubCorpus; import sys, pathlib\n"
+        "spec = HubCorpus(kind='hub', name='Salesforce/wikitext', config='wikitext-103-raw-v1',"
+        f" revision='{REVISION}')\n"
+        "try: corpus.fetch(spec, pathlib.Path(sys.argv[1]))\n"
+        "except Exception as error: print(type(error).__name__, error)\n"
+    )
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "empty")}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "c")],
+        env=environment, capture_output=True, text=True, check=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.stdout.startswith("BlindspotError corpus.name Salesforce/wikitext, config wiki")
+    assert hub_module.WAYS_OUT in done.stdout and not (tmp_path / "c" / "corpus.json").exists()
+
+
+@pytest.mark.skipif(not WIKITEXT.is_dir(), reason="no WikiText here")
+def test_the_hub_name_and_the_path_give_the_same_rows(tmp_path, monkeypatch):
+    """The exact call by name, where the name is a folder of the same layout."""
+    here = os.path.relpath(WIKITEXT, tmp_path)
+    study = Study.load(ROOT / "config.yaml", [ROOT / "studies" / "wikitext-2.yaml"], {})
+    by_path = study.config.corpus
+    assert by_path.path.endswith("hf/Salesforce/wikitext") and here
+    values = by_path.model_dump() | {"path": str(WIKITEXT)}
+    by_path = HubCorpus.model_validate(values)
+    by_name = HubCorpus.model_validate(values | {"path": None})
+    assert by_path.identity() == by_name.identity()
+    corpus.fetch(by_path, tmp_path / "path")
+    monkeypatch.chdir(WIKITEXT.parent.parent)
+    corpus.fetch(by_name, tmp_path / "name")
+    for path in sorted((tmp_path / "path").iterdir()):
+        assert path.read_bytes() == (tmp_path / "name" / path.name).read_bytes()
+    rows = datasets.load_dataset(by_name.name, by_name.config, revision=by_name.revision)
+    assert {s: rows[s].features["text"].dtype for s in corpus.SPLITS} == dict.fromkeys(
+        corpus.SPLITS, "string"
+    )
+    assert rows["test"].num_rows == 4358 and rows["test"][0] == {"text": ""}
+    assert texts_of(tmp_path / "name")["test"].startswith(" = ")
