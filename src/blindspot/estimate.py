@@ -316,15 +316,12 @@ class Estimator:
 
     def _recorded_measurement(self, spec: RunSpec, per_step: float) -> float | None:
         """From recorded measurements with the same settings on models of the same shape, by how
-        much faster or slower the same device trains today."""
-        found = []
-        for seconds, timed in self.measured:
-            if _shape(timed.spec.model) == _shape(spec.model):
-                same = step_class(timed.spec) == step_class(spec)
-                scale = per_step / timed.seconds if same else None
-                found.append((seconds, scale))
-        scales = [scale for _, scale in found if scale is not None]
-        if not found or not scales:
+        much faster or slower their device trains today. Those of this device, where there are."""
+        found = [(s, t) for s, t in self.measured if _shape(t.spec.model) == _shape(spec.model)]
+        found = [(s, t) for s, t in found if t.device == self.here] or found
+        key = step_class(spec)
+        scales = [per_step / t.seconds for _, t in found if step_class(t.spec) == key]
+        if not scales:
             return None
         return statistics.median(s for s, _ in found) * statistics.median(scales)
 

@@ -133,7 +133,8 @@ class Plan:
             return "new seed"
         found.pop("seed", None)
         # The nearest of them all shares little with a run of another size or corpus.
-        return f"new (nearest {nearest.name}: {shown(found)})" if len(found) <= 4 else "new"
+        cell = nearest.name.rpartition("/")[0]
+        return f"new (nearest {cell}: {shown(found)})" if len(found) <= 4 else "new"
 
     def _nearest(
         self, run: Run, records: Sequence[Record]
