@@ -27,7 +27,8 @@ class Study:
 
     def __init__(self, folder: Path, env: dict[str, str], cluster: str, **toy: object) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.toy, self.cluster = folder, toy, cluster
+        self.folder, self.toy = folder, toy
+        self.executor = ["--executor", "submitit", "--submitit-cluster", cluster]
         path = os.pathsep.join([str(folder / "bin"), str(Path(sys.executable).parent), env["PATH"]])
         self.env = env | {"PATH": path, "OMP_NUM_THREADS": "1"}
         self.controllers: list[subprocess.Popen[str]] = []
@@ -37,9 +38,10 @@ class Study:
     def start(self, *arguments: str, snakefile: Path = TOY / "Snakefile") -> subprocess.Popen[str]:
         """A controller, in a process group of its own."""
         command = ["nice", sys.executable, "-m", "snakemake", "-s", str(snakefile)]
-        command += ["--executor", "submitit", "--submitit-cluster", self.cluster, "--jobs", "8"]
+        command += [*self.executor, "--jobs", "8"]
         command += ["--rerun-incomplete", "--nolock", "--latency-wait", "5", "--keep-going"]
-        command += ["--submitit-poll-seconds", str(self.poll)]
+        if "submitit" in self.executor:
+            command += ["--submitit-poll-seconds", str(self.poll)]
         config = [f"{key}={value}" for key, value in self.toy.items()]
         with (self.folder / "controller.log").open("a") as log:
             process = subprocess.Popen(
