@@ -15,6 +15,7 @@ from blindspot import provenance
 from blindspot.estimate import Estimator, kind_of, step_class, step_flops
 from blindspot.forecast import Forecast, one_line
 from blindspot.planning import Plan
+from blindspot.revisions import MEASUREMENT_REVISION
 from blindspot.study import Run, Study
 from toys import ROOT
 
@@ -51,7 +52,9 @@ def measure(study: Study, folder: Path, seconds: float = 8.0) -> None:
     path.parent.mkdir()
     settings = study.config.measurement.identity()
     origin = {"seconds": {"exits": seconds / 2, "norms": seconds / 2}}
-    path.write_text(json.dumps({"revision": 1, "settings": settings, "provenance": origin}))
+    path.write_text(
+        json.dumps({"revision": MEASUREMENT_REVISION, "settings": settings, "provenance": origin})
+    )
 
 
 def calibrate(study: Study, seconds: float, start: float = 6.0, device: str = PROCESSOR) -> None:
@@ -137,7 +140,7 @@ def test_counts_and_reasons(tmp_path: Path):
         "training.learning_rate 0.002 -> 0.005)"
     )
     again = load(tmp_path, reuse=False)
-    assert why(again, "perloop-rms").startswith("seed 42, 101: to be made anew (reuse: false)")
+    assert why(again, "perloop-rms") == "to be made anew (reuse: false)"
     renamed = {"cells": {"other": {"loss": "per-loop", "readout": "rms"}}}
     was = by_cell["0.1m", "perloop-rms", 42].name
     expected = f"seed 42: new here; finished as {study.results}/runs/{was}"

@@ -121,10 +121,6 @@ class Config(Settings):
         elsewhere = {"work", "results", "device", "runs", "reuse", "forecast", "execution"}
         return self.model_dump(mode="json", exclude=elsewhere)
 
-    def identity(self) -> dict[str, Any]:
-        """What decides results, as JSON; not where they lie, nor which of them are made."""
-        return self.model_dump(mode="json", exclude={"work", "results", "device", "runs", "reuse"})
-
     @model_validator(mode="after")
     def _seeds(self) -> Self:
         for key, seeds in [("grid", self.grid.seeds)] + [
