@@ -4,10 +4,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.progress import TransferSpeedColumn as SpeedColumn
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 #: Seconds between lines in a log.
 EVERY = 10.0
@@ -16,7 +16,7 @@ EVERY = 10.0
 class Meter:
     """Bytes of one task after the other."""
 
-    def __init__(self, bar: Progress) -> None:
+    def __init__(self, bar: "Progress") -> None:
         self._bar = bar
         self._name, self._done, self._total = "", 0, 0
         self._started = self._said = time.monotonic()
@@ -45,6 +45,11 @@ class Meter:
 @contextmanager
 def meter() -> Iterator[Meter]:
     """A `Meter` that writes to standard error."""
+    # Here, because token files are read where rich may be missing.
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import TransferSpeedColumn as SpeedColumn
+
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), SpeedColumn())
     with Progress(
