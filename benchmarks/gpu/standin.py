@@ -11,7 +11,6 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Container, Mapping
-from importlib.util import find_spec
 from typing import Any, ClassVar, Self
 
 
@@ -128,7 +127,11 @@ def _model_validator(**_mode: Any) -> Callable[[Any], Any]:
 
 def install() -> None:
     """Stand in for pydantic where it cannot be imported."""
-    if "pydantic" in sys.modules or find_spec("pydantic") is not None:
+    try:
+        import pydantic  # noqa: F401
+    except ImportError:
+        pass
+    else:
         return
     module = types.ModuleType("pydantic", __doc__)
     module.__dict__.update(
