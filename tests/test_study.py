@@ -82,6 +82,7 @@ def test_a_changed_cell_changes_its_own_runs_alone():
         {"measurement": {"min_context": 64}},
         {"throughput": {"batch": 8}},
         {"runs": "finished"},
+        {"reuse": False},
         {"corpus": yaml.safe_load(BASE.read_text())["corpus"] | {"path": "/data/wikitext"}},
     ],
 )
@@ -130,6 +131,8 @@ def test_what_decides_the_weights_is_in_every_name(override):
         ({"training": {"steps": 10}}, ["training", "steps", "epochs", "10"]),
         ({"corpus": {"kind": "hubb"}}, ["corpus", "hubb", "enwiki-sample"]),
         ({"device": "tpu"}, ["device", "tpu", "cuda"]),
+        ({"reuse": {"perloop-rsm": False}}, ["reuse.perloop-rsm", "use one of", "perloop-rms"]),
+        ({"reuse": "never"}, ["reuse", "never"]),
     ],
 )
 def test_a_fault_is_named_with_key_value_and_what_is_right(override, said):
@@ -226,3 +229,11 @@ def test_cells_that_differ_in_loss_alone_share_an_architecture():
     assert list(study.architectures("44m")) == ["final-only-rms", "raw", "rms"]
     assert study.throughput_hash("44m") != study.throughput_hash("129m")
     assert study.throughput_hash("44m") == load(model={"init_std": 0.02}).throughput_hash("44m")
+
+
+def test_reuse_names_all_runs_or_those_of_a_cell():
+    assert load().remade == load(reuse={"perloop-raw": True}).remade == []
+    assert load(**typed({"reuse": "false"})).remade == load().runs
+    mine = load(**typed({"reuse": {"perloop-raw": "false"}})).remade
+    assert [run.cell for run in mine] == ["perloop-raw"] * 6
+    assert load(reuse=False, work="/elsewhere").config.identity() == load().config.identity()

@@ -1,0 +1,168 @@
+"""Controllers: two studies at once, a second one on the same study, kills, and runs made anew."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+from studies import STUDY, TINY, command, copy, environment, finished, lay_out, load, snakemake
+from studies import write as write_config
+
+ONE = {"cells": {"perloop-rms": None}, "grid": {"seeds": [1]}}
+
+
+def start(where, *arguments):
+    """A controller in a process group of its own, which says what it does into a file."""
+    log = where / f"said-{time.monotonic_ns()}.log"
+    with open(log, "w") as file:
+        process = subprocess.Popen(
+            command(*arguments),
+            cwd=where,
+            env=environment(where),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    return process, log
+
+
+def until(condition, seconds=120.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.1)
+
+
+def steps(where):
+    """Steps in the logs of the study's trainings."""
+    text = "".join(p.read_text() for p in (where / "work/runs").rglob("train.log"))
+    return [int(n) for n in re.findall(r" step (\d+)/", text)]
+
+
+def test_two_studies_share_tokens_and_a_second_controller_is_refused(tmp_path):
+    where = lay_out(tmp_path, **ONE)
+    other = {"study": "other", "corpus": load(where).config.corpus.model_dump(mode="json")}
+    write_config(where, TINY | other | ONE | {"grid": {"seeds": [2]}})
+    (where / "tiny.yaml").rename(where / "other.yaml")
+    lay_out(where, **ONE)
+    first, log = start(where, "runs", *STUDY)
+    second, other_log = start(where, "runs", "--configfile", "other.yaml")
+    until(lambda: list((where / "work/locks").glob("tiny-*.lock")))
+    refused = snakemake(where, "all", *STUDY, check=False)
+    alive = first.poll() is None
+    assert first.wait(300) == 0, log.read_text()
+    assert second.wait(300) == 0, other_log.read_text()
+
+    assert alive
+    assert refused.returncode != 0
+    assert f"study tiny is worked on already, by process {first.pid} on " in refused.stdout
+    assert "runs --configfile tiny.yaml" in refused.stdout
+    assert "type the same command again" in refused.stdout
+    assert "Traceback" not in refused.stdout
+    said = [log.read_text(), other_log.read_text()]
+    for work in ("fetching corpus", "tokenizing"):
+        # The loser of a race starts over, and then finds a source file.
+        assert sum(len(re.findall(rf"^Job \d+: {work}", text, re.M)) for text in said) == 1
+    for study, run in (("tiny", "seed1"), ("other", "seed2")):
+        found = list((where / "results" / study / "runs").rglob("run.json"))
+        assert len(found) == 1 and run in str(found[0])
+    # Neither leaves anything that keeps a third one out.
+    assert "Nothing to be done" in snakemake(where, "runs", *STUDY).stdout
+
+
+def test_after_a_kill_the_same_command_goes_on(tmp_path):
+    """S-03: SIGKILL of the controller and all its jobs, in the middle of a training."""
+    long = {"training": TINY["training"] | {"steps": 4000, "log_every": 5}}
+    where = lay_out(tmp_path, **ONE, **long)
+    process, log = start(where, "runs", *STUDY)
+    until(lambda: steps(where))
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(60)
+    assert not list((where / "results").rglob("run.json"))
+    # The run that was under way is not wanted any more, but its study's lock must be free.
+    lay_out(where, **ONE)
+    done = snakemake(where, "runs", *STUDY)
+    assert "3 of 3 steps" in done.stdout or "2 of 2 steps" in done.stdout, log.read_text()
+    assert len(list((where / "results").rglob("run.json"))) == 1
+
+
+def test_files_that_a_kill_left_half_done_are_made_again_without_being_asked(
+    tmp_path, tmp_path_factory
+):
+    """S-03: Snakemake calls them incomplete and would stop."""
+    where = copy(finished(tmp_path_factory)[0], tmp_path / "clone")
+    process, log = start(where, "-F", "results/tiny/tables/main.csv", *STUDY)
+    marks = where / ".snakemake/incomplete"
+    until(lambda: "table main" in log.read_text() and any(marks.iterdir()))
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(60)
+    done = snakemake(where, "tables", *STUDY)
+    assert "Incomplete" not in done.stdout
+    assert (where / "results/tiny/tables/main.csv").read_bytes()
+
+
+def test_reuse_false_trains_and_measures_anew_once(tmp_path, tmp_path_factory):
+    where = copy(finished(tmp_path_factory)[0], tmp_path / "clone")
+    study = load(where)
+    mine = next(run for run in study.runs if run.cell == "perloop-raw" and run.seed == 1)
+    write_config(where, TINY | ONE | {"cells": {"perloop-raw": None}, "corpus": CORPUS})
+    folder, state = where / study.results / "runs" / mine.name, where / "work/runs" / mine.name
+    measured = folder / f"measure-{study.measurement_hash}"
+    before = json.loads((folder / "run.json").read_text())
+    trajectory, exits = (folder / "trajectory.csv").read_bytes(), measured / "exits.csv"
+    numbers, then = exits.read_bytes(), exits.stat().st_mtime_ns
+    target = (measured / "measure.json").relative_to(where).as_posix()
+    snakemake(where, target, "runs", *STUDY, "--config", "reuse=false")
+    after = json.loads((folder / "run.json").read_text())
+    assert after["provenance"]["started"] > before["provenance"]["started"]
+    # On the same machine and number of threads nothing else may differ.
+    assert after["files"]["trajectory.csv"] == before["files"]["trajectory.csv"]
+    assert (folder / "trajectory.csv").read_bytes() == trajectory
+    assert exits.read_bytes() == numbers and exits.stat().st_mtime_ns > then
+    assert "starts from nothing, as reuse: false asks" in (state / "train.log").read_text()
+    # Requeued, the same job must resume: the mark is used up.
+    assert not (state / "remake").exists()
+    others = [run for run in study.runs if run.name != mine.name]
+    for run in others:
+        record = where / study.results / "runs" / run.name / "run.json"
+        source = finished(tmp_path_factory)[0] / record.relative_to(where)
+        assert record.stat().st_mtime_ns == source.stat().st_mtime_ns
+
+
+CORPUS = {"kind": "local"} | {s: f"{s}.txt" for s in ("train", "validation", "test")}
+
+
+@pytest.mark.parametrize("arguments", [["--profile", "slrum"], ["--profile", "here/slurm"]])
+def test_a_misspelt_profile_stops_before_the_first_job(arguments, tmp_path):
+    """S-08: a Slurm run must never fall back to running here."""
+    where = lay_out(tmp_path)
+    done = subprocess.run(
+        [*command("all", *STUDY)[:3], *arguments, "all", *STUDY],
+        cwd=where,
+        env=environment(where),
+        text=True,
+        capture_output=True,
+        timeout=100,
+    )
+    assert done.returncode != 0
+    assert arguments[1] in done.stdout + done.stderr
+    assert not (where / "work").exists()
+
+
+def test_without_cores_or_profile_nothing_starts(tmp_path):
+    where = lay_out(tmp_path)
+    done = subprocess.run(
+        [*command()[:3], "all", *STUDY],
+        cwd=where,
+        env=environment(where),
+        text=True,
+        capture_output=True,
+        timeout=100,
+    )
+    assert done.returncode != 0
+    assert "--cores" in done.stdout + done.stderr
+    assert not (where / "work/runs").exists()
