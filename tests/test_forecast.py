@@ -143,7 +143,7 @@ def test_counts_and_reasons(tmp_path: Path):
     assert why(again, "perloop-rms") == "to be made anew (reuse: false)"
     renamed = {"cells": {"other": {"loss": "per-loop", "readout": "rms"}}}
     was = by_cell["0.1m", "perloop-rms", 42].name
-    expected = f"seed 42: new here; finished as {study.results}/runs/{was}"
+    expected = f"seed 42: new here; finished as {study.results}/runs/{was}; seed 101: new here"
     assert why(load(tmp_path, **renamed), "other").startswith(expected)
 
 
@@ -226,6 +226,13 @@ def test_a_calibration_of_this_processor_comes_first(tmp_path: Path):
     assert next(iter(estimator.bases)).startswith(f"calibration on {PROCESSOR}, 1 thread")
     calibrate(study, seconds=0.05, device="another")
     assert Estimator(study, []).calibration is None
+
+
+def test_records_of_older_revisions_still_tell_times():
+    old = {"revision": 1, "tokenizer": {"kind": "bpe", "vocab_size": 512}}
+    assert estimate_module.agree(old, old | {"revision": 2, "later": True})
+    assert not estimate_module.agree(old, old | {"tokenizer": {"kind": "bpe", "vocab_size": 8}})
+    assert not estimate_module.agree(None, old) and not estimate_module.agree({}, old)
 
 
 def test_a_calibration_of_other_code_does_not_count(tmp_path: Path, monkeypatch):

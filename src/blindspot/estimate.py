@@ -180,13 +180,8 @@ class Estimator:
     def splits(self) -> dict[str, int]:
         """Ids in each split's stream, where it is known: from token files, or a finished run."""
         described = [inventory.parse(self.study.tokens / "tokens.json")]
-        # Another revision of the same data differs little in size.
-        data = self.study.data.identity() | {"revision": None}
-        described += [
-            r.value.get("data")
-            for r in self.records
-            if r.spec.get("data", {}) | {"revision": None} == data
-        ]
+        data = self.study.data.identity()
+        described += [r.value.get("data") for r in self.records if agree(r.spec.get("data"), data)]
         for one in described:
             try:
                 return {str(k): int(v["length"]) for k, v in (one or {})["splits"].items()}
@@ -327,15 +322,15 @@ class Estimator:
 
     @cached_property
     def measured(self) -> list[tuple[float, Timed]]:
-        """Seconds of work of recorded measurements with the study's settings."""
+        """Seconds of work of recorded measurements with the study's settings, of any revision."""
         found = []
+        settings = self.study.config.measurement.identity()
         for timed in self.timed:
-            folder = timed.record.path.parent
-            path = folder / f"measure-{self.study.measurement_hash}" / "measure.json"
-            origin = (inventory.parse(path) or {}).get("provenance") or {}
-            parts = origin.get("seconds")
-            if isinstance(parts, dict):
-                found.append((float(sum(parts.values())), timed))
+            for path in timed.record.path.parent.glob("measure-*/measure.json"):
+                record = inventory.parse(path) or {}
+                parts = (record.get("provenance") or {}).get("seconds")
+                if isinstance(parts, dict) and agree(record.get("settings"), settings):
+                    found.append((float(sum(parts.values())), timed))
         return found
 
     def throughput(self, size: str) -> float | None:
@@ -352,6 +347,15 @@ class Estimator:
             for k in range(1, model.loops + 1)
         )
         return flops / rate + self.start + JOB
+
+
+def agree(old: Any, new: Any) -> bool:
+    """Whether what an older record knows of is as it is today. Another revision, or a key that came
+    later, changes times and sizes little."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = (old.keys() & new.keys()) - {"revision"}
+        return bool(keys) and all(agree(old[key], new[key]) for key in keys)
+    return bool(old == new)
 
 
 def _shape(model: ModelSpec) -> tuple[Any, ...]:

@@ -133,8 +133,8 @@ class Plan:
             return "new seed"
         found.pop("seed", None)
         # The nearest of them all shares little with a run of another size or corpus.
-        cell = nearest.name.rpartition("/")[0]
-        return f"new (nearest {cell}: {shown(found)})" if len(found) <= 4 else "new"
+        near = f"nearest {nearest.name.rpartition('/')[0]}: "
+        return f"new ({_named(found, REVISIONS, near)})" if len(found) <= 4 else "new"
 
     def _nearest(
         self, run: Run, records: Sequence[Record]
@@ -146,7 +146,8 @@ class Plan:
         for record in records:
             keys = differences(record.spec, spec)
             # The seed tells runs of a cell apart, not cells.
-            if best is None or len(keys.keys() - {"seed"}) < len(found.keys() - {"seed"}):
+            rank = (len(keys.keys() - {"seed"}), "seed" in keys)
+            if best is None or rank < (len(found.keys() - {"seed"}), "seed" in found):
                 best, found = record, keys
         return best, found
 
