@@ -14,13 +14,20 @@ class ToyTokens:
 
     def __init__(self, splits, vocab_size, kind="words", folder=None):
         self.splits, self.vocab_size, self.folder = splits, vocab_size, folder
-        self.meta = {"tokenizer": kind}
+        self.meta = {"tokenizer": kind, "unk": None, "lossless": True, "data": {"corpus": {}}}
 
     def split(self, name):
         return self.splits[name]
 
     def counts(self, name):
         return {"words": 101, "bytes": 503}
+
+    def spans(self, name):
+        """(bytes, words) by token; they sum to what `counts` says."""
+        spans = np.zeros((len(self.splits[name]), 2), dtype=np.uint32)
+        spans[1:] = 5, 1
+        spans[-1] += np.array([503, 101], dtype=np.uint32) - spans.sum(axis=0, dtype=np.uint32)
+        return spans
 
 
 def streams(vocab, length=100, seed=5):

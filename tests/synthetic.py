@@ -210,18 +210,19 @@ def write_run(study: Study, run: Run, values: Values, deeper: Sequence[float] = 
     timing.to_csv(folder / "timing.csv", index=False)
 
     exits = []
+    last = {"trained_k": len(ce), "unk_rate": 0.0, "comparable": 1}
     for split, (tokens, words, size) in COUNTS.items():
         extended = [*ce, *(ce[-1] + math.log(factor) for factor in deeper)]
         for k, value in enumerate(extended, start=1):
             nll = (value + (0.01 if split == "test" else 0.0)) * tokens
             lead = {"split": split, "protocol": "full", "k": k}
-            exits.append(lead | derived(nll, tokens, words, size) | {"trained_k": len(ce)})
+            exits.append(lead | derived(nll, tokens, words, size) | last)
             if k <= len(ce):
                 # Over few windows and with little context; words and bytes are not known.
                 figure = derived(0.98 * value * 40_960, 40_960, 1, 1)
                 empty = dict.fromkeys(["words", "bytes", "word_ppl", "bits_per_byte"], "")
                 lead = {"split": split, "protocol": "release-figure", "k": k}
-                exits.append(lead | figure | empty | {"trained_k": len(ce)})
+                exits.append(lead | figure | empty | last)
     pd.DataFrame(exits).to_csv(measured / "exits.csv", index=False)
 
     quantiles = {"p50": 0.95, "p90": 1.3, "p99": 1.9, "p999": 2.6, "max": 4.0}

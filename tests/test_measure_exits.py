@@ -1,6 +1,7 @@
 """Exits against a plain reference, token by token; faults E-01, E-03, L-01, L-04, L-05, T-05."""
 
 import itertools
+import json
 import math
 
 import numpy as np
@@ -8,12 +9,13 @@ import pytest
 import torch
 
 import reference_model as plain
-from blindspot import tokenizer
+from blindspot import corpus, tokenizer
 from blindspot.measure import exits
 from blindspot.measure.subject import windows
-from blindspot.spec import BpeTokenizer
+from blindspot.spec import DataSpec, LocalCorpus, Windows
+from blindspot.tokens import Tokens, build
 from measuring import ToyTokens, parameters, subject, table
-from toys import CELLS
+from toys import CELLS, toy_model
 
 
 def measured(s):
@@ -55,16 +57,77 @@ def test_full_scores_each_target_once_with_its_context_and_equals_the_reference(
         assert r["trained_k"] == 3
 
 
-def test_release_figure_counts_every_target_of_its_windows(monkeypatch):
+@pytest.mark.parametrize("protocol", ["paper", "release-figure"])
+def test_paper_counts_every_target_of_the_windows_of_training(monkeypatch, protocol):
     monkeypatch.setattr(exits, "RELEASE_WINDOWS", 4)
     s = subject()
+    s.spec = s.spec.model_copy(update={"windows": Windows(length=12, stride=6)})
     stream = s.tokens.split("test")
-    rows = [r for r in measured(s) if (r["split"], r["protocol"]) == ("test", "release-figure")]
+    rows = [r for r in measured(s) if (r["split"], r["protocol"]) == ("test", protocol)]
+    starts = [at for at in range(0, 100, 6) if at + 13 <= 100]
+    assert len(starts) == 15
+    starts = starts[:4] if protocol == "release-figure" else starts
     for r in rows:
-        spans = [stream[at : at + 13] for at in (0, 7, 14, 21)]
+        spans = [stream[at : at + 13] for at in starts]
         total = sum(plain_nll(s, span, 0, int(r["k"])) for span in spans)
-        assert r["tokens"] == 4 * 12 and r["nll"] == pytest.approx(total, rel=1e-12)
-        assert r["words"] == r["bytes"] == r["word_ppl"] == r["bits_per_byte"] == ""
+        assert r["tokens"] == len(starts) * 12 and r["nll"] == pytest.approx(total, rel=1e-12)
+        # One word and five bytes a token, and what the toy's last token has, if it is counted.
+        spans = s.tokens.spans("test")
+        counted = np.concatenate([spans[at + 1 : at + 13] for at in starts]).sum(axis=0)
+        assert [r["bytes"], r["words"]] == counted.tolist()
+
+
+class Known:
+    """A model whose NLL of id 0 is `cost[t]` at position t of its window, whatever it reads."""
+
+    def __init__(self, cost, vocab=3):
+        self.cost = torch.tensor(cost, dtype=torch.float64)
+        self.spec = toy_model(vocab_size=vocab)
+        self.embedding = torch.nn.Embedding(vocab, 1)
+
+    def __call__(self, inputs, loops):
+        state = self.cost[: inputs.shape[1]].expand(inputs.shape).unsqueeze(-1)
+        return [state] * (loops + 1)
+
+    def logits(self, state, k):
+        # p(0) = exp(-cost), and the others share the rest.
+        rest = torch.log1p(-torch.exp(-state)) - math.log(self.spec.vocab_size - 1)
+        return torch.cat([-state, rest, rest], dim=-1)
+
+
+@pytest.mark.parametrize("tokens", [2, 5, 13, 14, 100, 131])
+@pytest.mark.parametrize("stride,least", [(12, 0), (6, 6), (5, 8), (1, 11)])
+def test_protocols_on_a_model_whose_answer_is_known(monkeypatch, tokens, stride, least):
+    """Cost by position alone, so each protocol's sum can be written down."""
+    monkeypatch.setattr(exits, "RELEASE_WINDOWS", 3)
+    cost = [2.0 / (t + 1) for t in range(12)]
+    s = subject(settings={"min_context": least})
+    stream = np.zeros(tokens, dtype="<u2")
+    s.tokens = ToyTokens({"validation": stream, "test": stream}, 3)
+    s.spec = s.spec.model_copy(update={"windows": Windows(length=12, stride=stride)})
+    s.model = Known(cost)
+    found = {r["protocol"]: r for r in measured(s) if (r["split"], r["k"]) == ("test", 1)}
+    # full: a target's position is its own number in the first window, later at least `least`.
+    total = sum(cost[: min(12, tokens - 1)])
+    left = tokens - 13
+    while left > 0:
+        new = min(left, 12 - least)
+        total += sum(cost[12 - new :])
+        left -= new
+    assert found["full"]["nll"] == pytest.approx(total, rel=1e-12)
+    assert found["full"]["tokens"] == tokens - 1
+    n = (tokens - 13) // stride + 1 if tokens > 12 else 1
+    each = sum(cost[: min(12, tokens - 1)])
+    assert found["paper"]["nll"] == pytest.approx(n * each, rel=1e-12)
+    assert found["release-figure"]["nll"] == pytest.approx(min(n, 3) * each, rel=1e-12)
+
+
+def test_what_a_window_costs_is_paid_once():
+    """Where protocols share windows (the paper's settings), none is read twice."""
+    plan = exits.plan_of(1 + 256 * 40, Windows(length=256, stride=128), 128)
+    assert (np.diff(plan.starts) == 128).all() and len(plan.starts) == 79
+    assert [(f == 0).sum() for f in plan.first.values()] == [1, 79, 79]
+    assert (plan.first["full"][1:] == 128).all()
 
 
 def test_depth_k_is_the_exit_of_a_pass_of_k_loops_that_a_clipped_run_gives():
@@ -92,30 +155,79 @@ def test_sums_run_over_tokens_whatever_the_batch(monkeypatch):
 
 def test_base_and_overflow():
     """E-01 c, d: nats; a hopeless depth is inf and leaves the others alone."""
-    cells = exits.row("test", "full", 1, 2.0 * 10, exits.Size(10, 5, 50), 4)
+    size = exits.Size(10, 5, 50, 3, False)
+    cells = exits.row("test", "full", 1, 2.0 * 10, size, 4)
     assert float(cells[8]) == pytest.approx(7.389056, rel=1e-6)
-    hopeless = exits.row("test", "full", 1, 710.0 * 10, exits.Size(10, 5, 50), 4)
+    assert cells[12:] == ["0.29999999999999999", 0]
+    hopeless = exits.row("test", "full", 1, 710.0 * 10, size, 4)
     assert float(hopeless[7]) == 710.0 and hopeless[8] == hopeless[9] == "inf"
-    assert exits.row("test", "full", 1, math.inf, exits.Size(10, 5, 50), 4)[6:9] == ["inf"] * 3
+    assert exits.row("test", "full", 1, math.inf, size, 4)[6:9] == ["inf"] * 3
+
+
+TEXT = "Ein Würfel — naïve café,  two  spaces\n\nand a new paragraph of 日本 words. " * 9
+
+
+def built(tmp_path, tokenizer, name="anything", rows=()):
+    """Token files of a text whose corpus claims a name and a number of rows."""
+    for split, text in {"train": TEXT * 2, "validation": TEXT, "test": TEXT[3:]}.items():
+        (tmp_path / f"{split}.txt").write_text(text)
+    names = {split: str(tmp_path / f"{split}.txt") for split in ("train", "validation", "test")}
+    data = DataSpec(corpus=LocalCorpus(kind="local", **names), tokenizer=tokenizer)
+    corpus.fetch(data.corpus, tmp_path / "corpus")
+    build(data, tmp_path / "corpus", tmp_path / "tokens")
+    tokens = Tokens.open(tmp_path / "tokens")
+    meta = json.loads(json.dumps(tokens.meta))
+    meta["data"]["corpus"]["name"] = name
+    for split, count in rows:
+        meta["splits"][split]["rows"] = count
+    return Tokens(tokens.folder, meta)
 
 
 def test_words_and_bytes_of_a_part_of_the_text(tmp_path):
     """E-03: windows laid end to end count each word and byte of the text once."""
-    text = "Ein Würfel — naïve café,  two  spaces\n\nand a new paragraph of 日本 words. " * 9
-    model = tokenizer.train(BpeTokenizer(kind="bpe", vocab_size=300), [text])
-    model.save(str(tmp_path / "tokenizer.json"))
-    ids = np.array([0, *model.encode(text).ids], dtype="<u2")
-    tokens = ToyTokens({"test": ids}, 300, "bpe", tmp_path)
-    edges = [1, 2, 17, 40, 41, 77, len(ids)]
-    sizes = [
-        exits._size(tokens, "test", np.array([[a - 1, a, b]]), "release-figure")
-        for a, b in itertools.pairwise(edges)
-    ]
-    assert sum(size.tokens for size in sizes) == len(ids) - 1
+    tokens = built(tmp_path, {"kind": "bpe", "vocab_size": 300})
+    stream = tokens.split("test")
+    model = tokenizer.load(tokens.folder / "tokenizer.json")
+    edges = [1, 2, 17, 40, 41, 77, len(stream)]
+
+    def size(start, end):
+        """Of targets start .. end - 1."""
+        at, first = np.array([start - 1]), np.array([0])
+        plan = exits.Plan(end - start, at, {"full": first})
+        return exits.size_of(tokens, "test", plan, "full")
+
+    sizes = [size(a, b) for a, b in itertools.pairwise(edges)]
+    text = TEXT[3:]
+    assert sum(size.tokens for size in sizes) == len(stream) - 1
     assert sum(size.bytes for size in sizes) == len(text.encode())
     assert sum(size.words for size in sizes) == len(text.split())
-    part = exits._size(tokens, "test", np.array([[0, 1, 41]]), "full")
-    assert part.bytes == len(model.decode(ids[1:41].tolist()).encode())
+    for a, b in [(1, 41), (17, 90)]:
+        inside = model.decode(stream[a:b].tolist())
+        assert size(a, b).bytes == len(inside.encode())
+        begun = len(inside.split()) - (
+            a > 1
+            and not inside[0].isspace()
+            and not model.decode(stream[:a].tolist())[-1].isspace()
+        )
+        assert size(a, b).words == begun
+    assert size(1, 9).comparable and size(1, 9).unk == 0
+
+
+def test_line_ends_are_words_of_wikitext_and_unk_is_counted(tmp_path):
+    tokens = built(
+        tmp_path,
+        {"kind": "words", "vocab_size": 12},
+        "Salesforce/wikitext",
+        [("validation", 19), ("test", 5)],
+    )
+    stream = tokens.split("validation")
+    plan = exits.plan_of(len(stream), Windows(length=12, stride=6), 5)
+    size = exits.size_of(tokens, "validation", plan, "full")
+    assert size.words == len(TEXT.split()) + 19 and size.bytes == len(TEXT.encode())
+    unk = int((stream[1:] == 0).sum())
+    assert size.unk == unk == tokens.counts("validation")["unk"] > 0 and not size.comparable
+    twice = exits.size_of(tokens, "validation", plan, "paper")
+    assert twice.words == pytest.approx(size.words * twice.tokens / size.tokens, rel=0.05)
 
 
 @pytest.mark.parametrize("cell", ["perloop-rms", "perloop-raw"])

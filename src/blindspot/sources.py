@@ -173,7 +173,7 @@ SOURCES: dict[str, Source] = {
         True,
         {"split": TEXT, "protocol": TEXT, "k": INT, "tokens": INT, "words": COUNT, "bytes": COUNT}
         | floats("nll ce ppl word_ppl bits_per_byte")
-        | {"trained_k": INT},
+        | {"trained_k": INT, "unk_rate": FLOAT, "comparable": INT},
         ["split", "protocol", "k"],
         _check_exits,
     ),

@@ -1,29 +1,35 @@
 """Cross-entropy at every exit: K depths and some beyond, all read from one pass over a window.
 
-Windows of the training context slide over the split by `length - min_context` tokens. Two
-protocols read those same windows:
+Three protocols (docs/perplexity.md), which share the windows that they have in common:
 
-    full             a window scores only the targets that no earlier one scored, so each target
-                     counts once, and each (but at the start) sees at least `min_context` tokens
-    release-figure   20 batches x 8 windows: of the first 160 windows every target counts, with as
-                     little as one token of context, and twice where windows overlap
+    full             windows of the training context that advance by `length - min_context`; one
+                     scores only the targets that no earlier one scored, so each target counts
+                     once, and each (but at the start) sees at least `min_context` tokens
+    paper            the windows of training, in order; every target of every window counts, with
+                     as little as one token of context, inner ones length / stride times
+    release-figure   20 batches x 8 windows: the first 160 windows of `paper`
 
 `exits.csv`, one row a split x protocol x depth:
 
     k               the exit; `trained_k` is the K of training: greater k are extrapolation. A
                     final-only-rms readout is raw for k < trained_k and normalized from there on.
-    tokens          targets that were counted
-    words, bytes    white-space separated words that begin in the text of those targets, and its
-                    UTF-8 length; empty where the tokenizer lost the text and not all of it counts
+    tokens          targets that were counted, each as often as it was
+    words           words of the original text that begin in those targets. Where the literature
+                    counts line ends as words (WikiText), the split's words are scaled to its count
+    bytes           UTF-8 length of the text of those targets
     nll             sum of negative log-likelihoods, nats, in float64
     ce              nll / tokens, nats a token
     ppl             exp(ce)             `inf` where that overflows
     word_ppl        exp(nll / words)
     bits_per_byte   nll / ln 2 / bytes
+    unk_rate        share of the counted targets that are UNK
+    comparable      1 where the tokenizer loses nothing; 0 where word_ppl and bits_per_byte are
+                    of a text that was made easier, so that no other tokenizer's may stand beside
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,8 +39,9 @@ from torch.nn import functional as F
 
 from blindspot.measure.subject import Row, Subject, number
 from blindspot.model import LoopedLM
+from blindspot.spec import Windows
 from blindspot.tokens import Tokens
-from blindspot.windows import scoring
+from blindspot.windows import count, scoring
 
 SPLITS = ("validation", "test")
 COLUMNS = (
@@ -50,7 +57,10 @@ COLUMNS = (
     "word_ppl",
     "bits_per_byte",
     "trained_k",
+    "unk_rate",
+    "comparable",
 )
+PROTOCOLS = ("full", "paper", "release-figure")
 FILES = {"exits": COLUMNS}
 #: Windows of protocol `release-figure`.
 RELEASE_WINDOWS = 20 * 8
@@ -59,11 +69,13 @@ SLICE = 2**24
 
 
 class Size(NamedTuple):
-    """Counts of a scored text; words and bytes are None where they are not known."""
+    """Counts of a scored text; a count of 0 words or bytes leaves what is made of it empty."""
 
     tokens: int
-    words: int | None
-    bytes: int | None
+    words: int
+    bytes: int
+    unk: int = 0
+    comparable: bool = True
 
 
 def measure(subject: Subject) -> dict[str, list[Row]]:
@@ -73,15 +85,42 @@ def measure(subject: Subject) -> dict[str, list[Row]]:
     rows: list[Row] = []
     for split in SPLITS:
         stream = subject.tokens.split(split)
-        plan = scoring(len(stream), subject.spec.model.context, settings.min_context)
+        plan = plan_of(len(stream), subject.spec.windows, settings.min_context)
         sums = nll_by_depth(subject, stream, plan, depths)
         for protocol, nll in sums.items():
-            size = _size(subject.tokens, split, plan, protocol)
+            size = size_of(subject.tokens, split, plan, protocol)
             rows += [
                 row(split, protocol, k, float(sum_), size, loops)
                 for k, sum_ in zip(depths, nll, strict=True)
             ]
     return {"exits": rows}
+
+
+class Plan(NamedTuple):
+    """Windows in the order of their starts; each is read once, whatever protocols count it.
+
+    A window reads ids start .. start + length - 1 and predicts the ids one further. Of each
+    protocol: the first target in a window that counts, `length` where none does; shape (n,).
+    """
+
+    length: int
+    starts: NDArray[np.int64]
+    first: dict[str, NDArray[np.int64]]
+
+
+def plan_of(tokens: int, windows: Windows, min_context: int) -> Plan:
+    """The windows of all protocols over a stream of `tokens` ids."""
+    full = scoring(tokens, windows.length, min_context)
+    length = int(full[0, 2] - full[0, 0]) - 1
+    paper = full[:, 0]
+    if tokens > windows.length:
+        paper = np.arange(count(tokens, windows)) * windows.stride
+    starts = np.union1d(full[:, 0], paper)
+    first = {name: np.full(len(starts), length) for name in PROTOCOLS}
+    first["full"][np.searchsorted(starts, full[:, 0])] = full[:, 1] - full[:, 0] - 1
+    first["paper"][np.searchsorted(starts, paper)] = 0
+    first["release-figure"][np.searchsorted(starts, paper[:RELEASE_WINDOWS])] = 0
+    return Plan(length, starts, first)
 
 
 def token_nll(model: LoopedLM, state: Tensor, k: int, targets: Tensor) -> Tensor:
@@ -98,76 +137,71 @@ def token_nll(model: LoopedLM, state: Tensor, k: int, targets: Tensor) -> Tensor
 
 @torch.no_grad()
 def nll_by_depth(
-    subject: Subject,
-    stream: NDArray[np.unsignedinteger],
-    plan: NDArray[np.int64],
-    depths: list[int],
+    subject: Subject, stream: NDArray[np.unsignedinteger], plan: Plan, depths: list[int]
 ) -> dict[str, NDArray[np.float64]]:
-    """Sums of NLL (nats) by protocol, shape (depths,), of the windows of `plan` (see `scoring`)."""
-    sums = {name: np.zeros(len(depths)) for name in ("full", "release-figure")}
-    # All windows are equally long, but for the only one of a stream that is shorter than that.
-    length = int(plan[0, 2] - plan[0, 0]) - 1
-    windows = np.asarray(stream[plan[:, :1] + np.arange(length + 1)], dtype=np.int64)
-    first, done = plan[:, 1] - plan[:, 0] - 1, 0
+    """Sums of NLL (nats) by protocol, shape (depths,)."""
+    sums = {name: np.zeros(len(depths)) for name in plan.first}
+    windows = np.asarray(stream[plan.starts[:, None] + np.arange(plan.length + 1)], dtype=np.int64)
+    at, done = np.arange(plan.length), 0
     for inputs, targets in subject.chunks(windows):
-        number_ = np.arange(done, done + len(inputs))
+        here = slice(done, done + len(inputs))
         done += len(inputs)
-        once = torch.from_numpy(np.arange(length) >= first[number_, None]).to(inputs.device)
-        figure = torch.from_numpy(number_ < RELEASE_WINDOWS).to(inputs.device)[:, None]
-        needed = once | figure
+        counted = {
+            name: torch.from_numpy(at >= first[here, None]).to(inputs.device)
+            for name, first in plan.first.items()
+        }
+        needed = torch.stack(list(counted.values())).any(0)
         states = subject.model(inputs, loops=depths[-1])
-        for at, k in enumerate(depths):
+        for place, k in enumerate(depths):
             nll = token_nll(subject.model, states[k][needed], k, targets[needed]).double()
-            sums["full"][at] += float(nll[once[needed]].sum())
-            sums["release-figure"][at] += float(nll[figure.expand_as(once)[needed]].sum())
+            for name, mask in counted.items():
+                sums[name][place] += float(nll[mask[needed]].sum())
     return sums
 
 
-def _size(tokens: Tokens, split: str, plan: NDArray[np.int64], protocol: str) -> Size:
-    counts, stream = tokens.counts(split), tokens.split(split)
-    if protocol == "full" and plan[-1, 2] == len(stream):
-        return Size(len(stream) - 1, counts["words"], counts["bytes"])
-    if protocol == "full":
-        spans = [(1, int(plan[-1, 2]))]
-    else:
-        spans = [(int(s) + 1, int(e)) for s, _, e in plan[:RELEASE_WINDOWS]]
-    scored = sum(end - start for start, end in spans)
-    if tokens.meta["tokenizer"] != "bpe":
-        return Size(scored, None, None)
-    # Here alone, so that what else measures runs where torch is all there is.
-    from blindspot import tokenizer
+def size_of(tokens: Tokens, split: str, plan: Plan, protocol: str) -> Size:
+    """What a protocol counts of a split, each target as often as it is scored."""
+    counts, stream, spans = tokens.counts(split), tokens.split(split), tokens.spans(split)
+    unk = tokens.meta["unk"]
+    parts = np.zeros((len(stream) + 1, 3), dtype=np.int64)
+    parts[1:, :2] = np.cumsum(spans, axis=0, dtype=np.int64)
+    parts[1:, 2] = np.cumsum(np.asarray(stream) == unk) if unk is not None else 0
+    ends = plan.starts + plan.length + 1
+    begins = plan.starts + 1 + plan.first[protocol]
+    length, words, unknown = (parts[ends] - parts[begins]).sum(axis=0).tolist()
+    original = counts["words"] + _line_ends(tokens, counts)
+    return Size(
+        int((ends - begins).sum()),
+        round(words * original / max(1, counts["words"])),
+        length,
+        unknown,
+        bool(tokens.meta["lossless"]),
+    )
 
-    model = tokenizer.load(tokens.folder / "tokenizer.json")
-    # In the byte alphabet of such a vocabulary one character is one byte.
-    widths = np.zeros(tokens.vocab_size, dtype=np.int64)
-    for token, at in model.get_vocab(with_added_tokens=False).items():
-        widths[at] = len(token)
-    words = 0
-    for start, end in spans:
-        before, *ids = stream[start - 1 : end].tolist()
-        text = model.decode(ids, skip_special_tokens=False)
-        words += len(text.split())
-        if start > 1 and not text[:1].isspace():
-            words -= not model.decode([before])[-1:].isspace()  # that word began earlier
-    return Size(scored, words, int(sum(widths[stream[start:end]].sum() for start, end in spans)))
+
+def _line_ends(tokens: Tokens, counts: Mapping[str, Any]) -> int:
+    """Line ends that count as words: WikiText's literature has one token a line for its end."""
+    corpus = tokens.meta["data"]["corpus"]
+    return int(counts.get("rows", 0)) if corpus.get("name") == "Salesforce/wikitext" else 0
 
 
 def row(split: str, protocol: str, k: int, nll: float, size: Size, trained: int) -> Row:
     """One row of `exits.csv` from sums."""
-    tokens, words, length = size
     return [
         split,
         protocol,
         k,
-        tokens,
-        "" if words is None else words,
-        "" if length is None else length,
+        size.tokens,
+        size.words or "",
+        size.bytes or "",
         number(nll, 17),
-        number(nll / tokens, 17),
-        number(_exp(nll / tokens), 17),
-        number(_exp(nll / words), 17) if words else "",
-        number(nll / math.log(2) / length, 17) if length else "",
+        number(nll / size.tokens, 17),
+        number(_exp(nll / size.tokens), 17),
+        number(_exp(nll / size.words), 17) if size.words else "",
+        number(nll / math.log(2) / size.bytes, 17) if size.bytes else "",
         trained,
+        number(size.unk / size.tokens, 17),
+        int(size.comparable),
     ]
 
 
