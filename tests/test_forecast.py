@@ -65,7 +65,7 @@ def calibrate(study: Study, seconds: float, start: float = 6.0, device: str = PR
                                "validation_seconds_per_token": 1e-5}
         for run in study.runs
     }  # fmt: skip
-    value = {"code": estimate_module.code(), "device": device, "threads": 1, "start": start,
+    value = {"code": estimate_module.code(), "device": device, "threads": 1, "start": start, "load": 0.1,
              "made": "2026-01-01T00:00:00+00:00", "steps": steps}  # fmt: skip
     (folder / "x.json").write_text(json.dumps(value))
 

@@ -5,7 +5,9 @@ products does not depend on values. Kept in `work/calibration/`, one file a devi
 """
 
 import json
+import os
 import re
+import statistics
 import subprocess
 import sys
 import time
@@ -38,6 +40,7 @@ def calibrate(study: Study, threads: int, processes: int) -> Path:
     other.
     """
     chosen = resolve(study.config.device)
+    load = os.getloadavg()[0] / (os.cpu_count() or 1)
     todo = list(classes(run.spec for run in study.runs).items())
     if chosen.type == "cuda":
         parts = [timed(dict(todo), chosen, threads)]
@@ -56,6 +59,7 @@ def calibrate(study: Study, threads: int, processes: int) -> Path:
             "device": name,
             "threads": threads,
             "start": round(max(part["start"] for part in parts), 2),
+            "load": round(load, 2),
             "made": provenance.now(),
             "steps": steps,
         },
@@ -127,17 +131,16 @@ def _class(spec: RunSpec, device: torch.device) -> tuple[dict[str, float], float
     seconds: list[float] = []
     while len(seconds) < 3 or (sum(seconds) < BUDGET and len(seconds) < MOST):
         seconds.append(step(3 + len(seconds)))
-    # The mean: a training meets the slow steps too.
-    mean = sum(seconds) / len(seconds)
+    typical = statistics.median(seconds)
     logged = step(3 + len(seconds), look=True)
-    mean += max(0.0, logged - mean) / spec.training.log_every
+    typical += max(0.0, logged - typical) / spec.training.log_every
     validated = _validation(engine, spec, ids, device)
     times = {
-        "seconds": mean * spec.batch / batch,
+        "seconds": typical * spec.batch / batch,
         "flops": step_flops(spec),
         "validation_seconds_per_token": validated,
     }
-    return times, max(0.0, sum(lead) - len(lead) * mean)
+    return times, max(0.0, sum(lead) - len(lead) * typical)
 
 
 @torch.no_grad()

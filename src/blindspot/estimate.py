@@ -74,6 +74,8 @@ class Calibration:
     device: str
     threads: int
     start: float
+    #: Processes that wanted to run when it began, for each core: above 1/2, the machine was busy.
+    load: float
     made: str
     #: Class to seconds a step, FLOPs a step and seconds of a validated token.
     steps: dict[str, dict[str, float]]
@@ -255,7 +257,7 @@ class Estimator:
         threads = (
             f", {c.threads} thread{'s' if c.threads > 1 else ''}" if self.kind == "cpu" else ""
         )
-        return seconds, f"calibration on {c.device}{threads}, {c.made[:10]}"
+        return seconds, f"calibration on {c.device}{threads}, {c.made[:10]}{busy}"
 
     def _recorded(self, spec: RunSpec) -> tuple[float, str] | None:
         key = step_class(spec)
