@@ -99,7 +99,8 @@ def touch_results(where):
 
 
 def clone(where):
-    for name in (".snakemake", "work"):
+    # collected/ and the report are not under version control.
+    for name in (".snakemake", "work", "results/tiny/collected"):
         shutil.rmtree(where / name)
     shuffle_times(where)
 
@@ -207,7 +208,8 @@ ROWS = {
     "checkpoints and weights deleted": Row(lose("work/runs"), none),
     "tokens and corpus deleted": Row(lose("work/tokens", "work/corpora"), none),
     "a folder of results touched": Row(touch_results, none),
-    "a fresh clone with the results": Row(clone, published, subset=True),
+    "a fresh clone with the results": Row(clone, published),
+    "`collected/` deleted": Row(lose("results/tiny/collected"), published),
     "a comment in `model.py`": Row(
         source("model.py", "import", "# A comment.\nimport"), none, **SOURCE
     ),

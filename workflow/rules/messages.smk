@@ -45,6 +45,9 @@ def plan() -> None:
         workflow.dag.forcefiles.update(str(finished(name)) for name in REMADE)
         if study.config.reuse is False:
             workflow.dag.forcefiles.update(str(throughput_of(s)) for s in study.config.sizes)
+    # Not under version control; where its successors are there, Snakemake would not miss it.
+    if not (study.results / "collected" / "study.json").exists():
+        workflow.dag.forcefiles.add(f"{RESULTS}/collected/study.json")
     if lost:
         logger.warning(
             f"Left out, since finished runs have no measurement with today's settings and their "

@@ -14,6 +14,7 @@ def caption(kind, items, name):
 
 
 rule collect:
+    """Gather the results that are there into tidy CSVs. Trains nothing."""
     input:
         lambda wildcards: [f(name) for name in wanted() for f in (finished, measured)],
         lambda wildcards: [throughput_of(size) for size in timed()],
@@ -102,6 +103,8 @@ rule figure:
 
 
 rule claims:
+    """The ledger: each claim of the paper beside what this study measured. Trains nothing."""
+
     # The ledger: each claim of the paper beside what this study measured, with a verdict.
     input:
         rules.collect.output,
@@ -146,6 +149,8 @@ rule figures:
 
 
 rule readme:
+    """The study's own page, with tables and figures in place. Trains nothing."""
+
     # The study on one page, for whoever browses the repository.
     input:
         rules.collect.output,
@@ -172,6 +177,8 @@ rule readme:
 
 
 rule report:
+    """Everything in one HTML file, of the results that are there. Trains nothing."""
+
     # Snakemake's own report, one HTML file with everything in it. This inner call only reads; the
     # outer one holds the lock.
     input:
