@@ -57,7 +57,8 @@ def measure(study: Study, folder: Path, seconds: float = 8.0) -> None:
     )
 
 
-def calibrate(study: Study, seconds: float, start: float = 6.0, device: str = PROCESSOR) -> None:
+def calibrate(study: Study, seconds: float, start: float = 6.0, device: str = PROCESSOR,
+              load: float = 0.1) -> None:  # fmt: skip
     folder = study.work / "calibration"
     folder.mkdir(parents=True, exist_ok=True)
     steps = {
@@ -65,8 +66,8 @@ def calibrate(study: Study, seconds: float, start: float = 6.0, device: str = PR
                                "validation_seconds_per_token": 1e-5}
         for run in study.runs
     }  # fmt: skip
-    value = {"code": estimate_module.code(), "device": device, "threads": 1, "start": start, "load": 0.1,
-             "made": "2026-01-01T00:00:00+00:00", "steps": steps}  # fmt: skip
+    value = {"code": estimate_module.code(), "device": device, "threads": 1, "start": start,
+             "load": load, "made": "2026-01-01T00:00:00+00:00", "steps": steps}  # fmt: skip
     (folder / "x.json").write_text(json.dumps(value))
 
 
@@ -224,6 +225,10 @@ def test_a_calibration_of_this_processor_comes_first(tmp_path: Path):
         8 * per_step / 0.1 + 6 + estimate_module.JOB
     )
     assert next(iter(estimator.bases)).startswith(f"calibration on {PROCESSOR}, 1 thread")
+    calibrate(study, seconds=0.05, load=3.0)
+    busy = Estimator(study, [])
+    busy.step(first.spec)
+    assert "on a busy machine" in next(iter(busy.bases))
     calibrate(study, seconds=0.05, device="another")
     assert Estimator(study, []).calibration is None
 

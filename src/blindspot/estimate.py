@@ -254,6 +254,7 @@ class Estimator:
         one, t = c.steps[step_class(spec)], spec.training
         validated = t.validation_windows * spec.windows.length / t.validate_every
         seconds = one["seconds"] + validated * one["validation_seconds_per_token"]
+        busy = ", on a busy machine: `blindspot calibrate` when it is quiet" if c.load > 0.5 else ""
         threads = (
             f", {c.threads} thread{'s' if c.threads > 1 else ''}" if self.kind == "cpu" else ""
         )
