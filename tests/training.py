@@ -7,10 +7,9 @@ import torch
 
 from blindspot import checkpoint
 from blindspot.corpus import fetch
-from blindspot.digests import Digests
+from blindspot.digests import Digests, identified
 from blindspot.execution import Execution
 from blindspot.spec import DataSpec, RunSpec
-from blindspot.study import _identified
 from blindspot.tokens import build
 from blindspot.train import Job
 from toys import toy_model, toy_objective
@@ -29,7 +28,7 @@ def toy_tokens(folder):
     spec = DataSpec.model_validate(
         {"corpus": corpus, "tokenizer": {"kind": "bpe", "vocab_size": 270}}
     )
-    known = _identified(spec.corpus, Digests(folder / "digests.json"))
+    known = identified(spec.corpus, Digests(folder / "digests.json"))
     spec = spec.model_copy(update={"corpus": known})
     fetch(spec.corpus, folder / "corpus")
     build(spec, folder / "corpus", folder / "tokens")

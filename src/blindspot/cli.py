@@ -50,12 +50,30 @@ def corpus(spec: Spec, out: Folder) -> None:
 
 
 @app.command()
-def tokens(spec: Spec, corpus: Folder, out: Folder) -> None:
-    """Fit the tokenizer and write token files."""
+def tokenizer(spec: Spec, out: Folder) -> None:
+    """Fetch a tokenizer from the hub, as a file. Uses the network."""
+    from pydantic import TypeAdapter
+
+    from blindspot.spec import Gpt2Tokenizer, HubTokenizer
+    from blindspot.tokenizer import fetch
+
+    given: TypeAdapter[HubTokenizer | Gpt2Tokenizer] = TypeAdapter(HubTokenizer | Gpt2Tokenizer)
+    fetch(given.validate_json(spec), out)
+
+
+@app.command()
+def tokens(
+    spec: Spec,
+    corpus: Folder,
+    out: Folder,
+    tokenizer: Annotated[Path | None, typer.Option(help="Of `blindspot tokenizer`.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default all.")] = None,
+) -> None:
+    """Fit the tokenizer, unless one is given, and write token files."""
     from blindspot.spec import DataSpec
     from blindspot.tokens import build
 
-    build(DataSpec.model_validate_json(spec), corpus, out)
+    build(DataSpec.model_validate_json(spec), corpus, out, tokenizer, threads)
 
 
 @app.command()

@@ -128,7 +128,8 @@ class Collected:
 
     def about(self) -> str:
         """Study, corpus and tokenizer."""
-        kind = {"bpe": "byte-level BPE", "words": "word-level"}[self.study["tokenizer"]["kind"]]
+        names = {"bpe": "byte-level BPE", "words": "word-level", "gpt2": "GPT-2's"}
+        kind = names.get(self.study["tokenizer"]["kind"], "given")
         return (
             f"Study {self.study['study']}: corpus {self.study['corpus']}, {kind} tokenizer with "
             f"{self.study['tokenizer']['vocab_size']:,} entries, trained with K = {self.loops}."

@@ -245,6 +245,13 @@ class DataSpec(Settings):
         }
 
     @property
+    def fetched_tokenizer(self) -> str | None:
+        """Folder of a tokenizer that comes from the hub; None where nothing is to be fetched."""
+        if not isinstance(self.tokenizer, HubTokenizer | Gpt2Tokenizer):
+            return None
+        return f"{self.tokenizer.name.replace('/', '--')}-{digest(self.tokenizer.identity())}"
+
+    @property
     def name(self) -> str:
         """Folder of the token files: `{corpus}-{hash8}`; another format is another folder."""
         return f"{self.corpus.label}-{digest({**self.identity(), 'format': TOKENS_FORMAT})}"

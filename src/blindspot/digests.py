@@ -1,10 +1,13 @@
-"""Digests of a user's own text files, remembered, because every job of a study asks for them."""
+"""Digests of a user's own files; of text remembered, because every job of a study asks for them."""
 
 import contextlib
+import hashlib
 import json
 import time
 from pathlib import Path
 
+from blindspot.dataspec import FileTokenizer, LocalCorpus
+from blindspot.errors import BlindspotError
 from blindspot.files import sha256_file, write_text
 
 #: A file changed so shortly before it was read could change again within one tick of its clock.
@@ -40,3 +43,35 @@ class Digests:
             with contextlib.suppress(OSError):
                 write_text(self.store, json.dumps(self.known, indent=1) + "\n")
         return found
+
+
+def identified(corpus: LocalCorpus, digests: Digests) -> LocalCorpus:
+    """Fill in the digest of the files, or check it against the pinned one."""
+    total = hashlib.sha256()
+    for split in ("train", "validation", "test"):
+        for name in corpus.files(split):
+            path = Path(name)
+            if not path.is_file():
+                raise BlindspotError(f"corpus.{split}: {name}: no such file")
+            total.update(f"{split} {digests.sha256(path)}\n".encode())
+    found = total.hexdigest()
+    if corpus.sha256 not in (None, found):
+        raise BlindspotError(
+            f"corpus.sha256: the files' digest is {found}, the config pins {corpus.sha256}; "
+            f"restore the files, or pin the new digest to start a new study"
+        )
+    return corpus.model_copy(update={"sha256": found})
+
+
+def pinned(tokenizer: FileTokenizer) -> FileTokenizer:
+    """Fill in the digest of a tokenizer's file, or check it against the pinned one."""
+    path = Path(tokenizer.path)
+    if not path.is_file():
+        raise BlindspotError(f"tokenizer.path: {path}: no such file")
+    found = sha256_file(path)
+    if tokenizer.sha256 not in (None, found):
+        raise BlindspotError(
+            f"tokenizer.sha256: {path} has {found}, the config pins {tokenizer.sha256}; restore "
+            f"the file, or pin the new digest to start a new study"
+        )
+    return tokenizer.model_copy(update={"sha256": found})

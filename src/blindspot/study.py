@@ -5,7 +5,6 @@ A study file says what differs from the base file, `config.yaml`. Maps merge key
 those. Under `cells` and `sizes`, a name with nothing behind it stands for the base's definition.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from blindspot.digests import Digests
+from blindspot.digests import Digests, identified, pinned
 from blindspot.errors import BlindspotError
 from blindspot.revisions import MEASUREMENT_REVISION, THROUGHPUT_REVISION
 from blindspot.spec import (
@@ -24,6 +23,7 @@ from blindspot.spec import (
     Count,
     DataSpec,
     Dropout,
+    FileTokenizer,
     LocalCorpus,
     Measurement,
     ModelSpec,
@@ -193,8 +193,10 @@ class Study:
             config = Config.model_validate(values)
             if isinstance(config.corpus, LocalCorpus):
                 digests = Digests(Path(config.work) / "digests.json")
-                known = _identified(config.corpus, digests)
+                known = identified(config.corpus, digests)
                 config = config.model_copy(update={"corpus": known})
+            if isinstance(config.tokenizer, FileTokenizer):
+                config = config.model_copy(update={"tokenizer": pinned(config.tokenizer)})
             study = cls(config)
             _ = study.runs
         except ValidationError as error:
@@ -274,6 +276,12 @@ class Study:
     def tokens(self) -> Path:
         return self.work / "tokens" / self.data.name
 
+    @property
+    def tokenizer(self) -> Path | None:
+        """The file of a tokenizer that is fetched from the hub, if there is one."""
+        name = self.data.fetched_tokenizer
+        return None if name is None else self.work / "tokenizers" / name / "tokenizer.json"
+
     @cached_property
     def measurement_hash(self) -> str:
         return digest(
@@ -346,24 +354,6 @@ def typed(value: Any) -> Any:
     return yaml.safe_load(value) if isinstance(value, str) else value
 
 
-def _identified(corpus: LocalCorpus, digests: Digests) -> LocalCorpus:
-    """Fill in the digest of the files, or check it against the pinned one."""
-    total = hashlib.sha256()
-    for split in ("train", "validation", "test"):
-        for name in corpus.files(split):
-            path = Path(name)
-            if not path.is_file():
-                raise BlindspotError(f"corpus.{split}: {name}: no such file")
-            total.update(f"{split} {digests.sha256(path)}\n".encode())
-    found = total.hexdigest()
-    if corpus.sha256 not in (None, found):
-        raise BlindspotError(
-            f"corpus.sha256: the files' digest is {found}, the config pins {corpus.sha256}; "
-            f"restore the files, or pin the new digest to start a new study"
-        )
-    return corpus.model_copy(update={"sha256": found})
-
-
 def explain(error: ValidationError, where: str) -> str:
     """One line a fault: the key, its value, what would be right."""
     lines = []
@@ -384,4 +374,4 @@ def explain(error: ValidationError, where: str) -> str:
 
 
 def _tags() -> set[str]:
-    return {"enwiki-sample", "hub", "local", "bpe", "words"}
+    return {"enwiki-sample", "hub", "local", "bpe", "words", "file", "gpt2"}
