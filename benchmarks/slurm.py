@@ -13,6 +13,7 @@ installed into a folder of its own for the occasion, and the two are measured in
 
 import csv
 import itertools
+import os
 import statistics
 import subprocess
 import sys
@@ -26,6 +27,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests/slurm"))
 
 from cluster import Cluster
 from study import Study
+
+from blindspot import provenance
 
 #: With its defaults, as it comes.
 OFFICIAL = ["snakemake-executor-plugin-slurm==2.8.0", "snakemake-executor-plugin-slurm-jobstep"]
@@ -126,7 +129,14 @@ def main(jobs: int) -> None:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
+    slurm = subprocess.run(["sbatch", "--version"], capture_output=True, text=True).stdout.strip()
+    cores, processor = len(os.sched_getaffinity(0)), provenance.device_name("cpu")
     lines = [
+        "# On a real Slurm: this executor and Snakemake's official plugin",
+        "",
+        f"`python benchmarks/slurm.py` on {cores} cores ({processor}), {slurm}, virtual nodes on the "
+        "same machine, both with their default settings, in turn, twice.",
+        "",
         f"| executor | {jobs} jobs submitted after | end noticed after, median | at most |",
         "|---|---:|---:|---:|",
     ]
