@@ -129,13 +129,13 @@ def main(jobs: int) -> None:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    slurm = subprocess.run(["sbatch", "--version"], capture_output=True, text=True).stdout.strip()
+    slurm = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True).stdout.strip()
     cores, processor = len(os.sched_getaffinity(0)), provenance.device_name("cpu")
     lines = [
         "# On a real Slurm: this executor and Snakemake's official plugin",
         "",
-        f"`python benchmarks/slurm.py` on {cores} cores ({processor}), {slurm}, virtual nodes on the "
-        "same machine, both with their default settings, in turn, twice.",
+        f"`python benchmarks/slurm.py` on {cores} cores ({processor}), {slurm}, virtual nodes on "
+        "the same machine, both with their default settings, in turn, twice.",
         "",
         f"| executor | {jobs} jobs submitted after | end noticed after, median | at most |",
         "|---|---:|---:|---:|",
