@@ -97,6 +97,7 @@ def calibrations(work: Path) -> list[Calibration]:
 class Timed:
     """A finished training: its class, seconds and FLOPs a step."""
 
+    key: str
     spec: RunSpec
     record: Record
     seconds: float
@@ -137,6 +138,16 @@ class Estimator:
     records: Sequence[Record]
     #: Where each number came from, for the person who reads it.
     bases: Counter[str] = field(default_factory=Counter)
+    #: What was reckoned already, by class: a thousand runs share a few.
+    _steps: dict[str, tuple[float, str] | None] = field(default_factory=dict)
+    _measures: dict[str, float | None] = field(default_factory=dict)
+    _keys: dict[int, tuple[RunSpec, str]] = field(default_factory=dict)
+
+    def key(self, spec: RunSpec) -> str:
+        """`step_class` of a run of the study."""
+        if id(spec) not in self._keys:
+            self._keys[id(spec)] = (spec, step_class(spec))  # held, so that the id stays its own
+        return self._keys[id(spec)][1]
 
     @cached_property
     def kind(self) -> str:
@@ -173,7 +184,11 @@ class Estimator:
             except (KeyError, TypeError, ValueError):
                 continue
             if kind_of(device) == self.kind and spec.training.precision == precision:
-                found.append(Timed(spec, record, seconds, step_flops(spec), device, threads))
+                found.append(
+                    Timed(
+                        step_class(spec), spec, record, seconds, step_flops(spec), device, threads
+                    )
+                )
         return found
 
     # What is known of the data.
@@ -238,20 +253,26 @@ class Estimator:
 
     def step(self, spec: RunSpec) -> float | None:
         """Seconds of an optimizer step, its share of validation passes included."""
-        calibrated, recorded = self._calibrated(spec), self._recorded(spec)
-        # The name of a processor does not tell how busy its machine is, that of a GPU does.
-        found = calibrated or recorded if self.kind == "cpu" else recorded or calibrated
-        found = found or self._scaled(spec)
+        key = self.key(spec)
+        if key not in self._steps:
+            self._steps[key] = self._step(spec)
+        found = self._steps[key]
         if found is None:
             return None
         self.bases[found[1]] += 1
         return found[0]
 
+    def _step(self, spec: RunSpec) -> tuple[float, str] | None:
+        calibrated, recorded = self._calibrated(spec), self._recorded(spec)
+        # The name of a processor does not tell how busy its machine is, that of a GPU does.
+        found = calibrated or recorded if self.kind == "cpu" else recorded or calibrated
+        return found or self._scaled(spec)
+
     def _calibrated(self, spec: RunSpec) -> tuple[float, str] | None:
         c = self.calibration
-        if c is None or step_class(spec) not in c.steps:
+        if c is None or self.key(spec) not in c.steps:
             return None
-        one, t = c.steps[step_class(spec)], spec.training
+        one, t = c.steps[self.key(spec)], spec.training
         validated = t.validation_windows * spec.windows.length / t.validate_every
         seconds = one["seconds"] + validated * one["validation_seconds_per_token"]
         busy = ", on a busy machine: `blindspot calibrate` when it is quiet" if c.load > 0.5 else ""
@@ -261,8 +282,7 @@ class Estimator:
         return seconds, f"calibration on {c.device}{threads}, {c.made[:10]}{busy}"
 
     def _recorded(self, spec: RunSpec) -> tuple[float, str] | None:
-        key = step_class(spec)
-        found = [t for t in self.timed if step_class(t.spec) == key]
+        found = [t for t in self.timed if t.key == self.key(spec)]
         return self._of(found, "recorded runs of the same shape") if found else None
 
     def _of(self, found: Sequence[Timed], what: str) -> tuple[float, str]:
@@ -302,23 +322,29 @@ class Estimator:
 
     def measure(self, spec: RunSpec) -> float | None:
         """Seconds of the job that measures a run."""
+        if self.key(spec) not in self._measures:
+            self._measures[self.key(spec)] = self._measure(spec)
+        work = self._measures[self.key(spec)]
+        return None if work is None else work + self.start + JOB
+
+    def _measure(self, spec: RunSpec) -> float | None:
+        """Seconds of the measurements themselves."""
         per_step = self.step(spec)
         if per_step is None:
             return None
         work = self._recorded_measurement(spec, per_step)
-        if work is None:
-            evaluated = sum(self.splits.get(s, EVALUATION_TOKENS) for s in ("validation", "test"))
-            flops = measurement_flops(spec.model, self.study.config.measurement, evaluated)
-            work = flops * per_step / step_flops(spec) / MEASUREMENT_RATE
-        return work + self.start + JOB
+        if work is not None:
+            return work
+        evaluated = sum(self.splits.get(s, EVALUATION_TOKENS) for s in ("validation", "test"))
+        flops = measurement_flops(spec.model, self.study.config.measurement, evaluated)
+        return flops * per_step / step_flops(spec) / MEASUREMENT_RATE
 
     def _recorded_measurement(self, spec: RunSpec, per_step: float) -> float | None:
         """From recorded measurements with the same settings on models of the same shape, by how
         much faster or slower their device trains today. Those of this device, where there are."""
         found = [(s, t) for s, t in self.measured if _shape(t.spec.model) == _shape(spec.model)]
         found = [(s, t) for s, t in found if t.device == self.here] or found
-        key = step_class(spec)
-        scales = [per_step / t.seconds for _, t in found if step_class(t.spec) == key]
+        scales = [per_step / t.seconds for _, t in found if t.key == self.key(spec)]
         if not scales:
             return None
         return statistics.median(s for s, _ in found) * statistics.median(scales)

@@ -14,6 +14,7 @@ from blindspot.diff import differences, shown
 from blindspot.inventory import Record
 from blindspot.progress import progress
 from blindspot.revisions import MEASUREMENT_REVISION
+from blindspot.spec import canonical
 from blindspot.study import Run, Study
 
 Action = Literal["cached", "measure", "train", "impossible"]
@@ -36,6 +37,20 @@ class Plan:
 
     def __init__(self, study: Study) -> None:
         self.study = study
+        self._near: dict[str, tuple[Record | None, dict[str, tuple[Any, Any]]]] = {}
+
+    @cached_property
+    def _by_hash(self) -> dict[str, Record]:
+        return {record.hash: record for record in reversed(self.records)}
+
+    @cached_property
+    def _by_place(self) -> dict[str, list[Record]]:
+        """Records of this study by size, cell and seed."""
+        found: dict[str, list[Record]] = {}
+        for record in self.records:
+            if record.study == self.study.config.study:
+                found.setdefault(record.name.rpartition("-")[0], []).append(record)
+        return found
 
     @cached_property
     def records(self) -> list[Record]:
@@ -116,22 +131,21 @@ class Plan:
         return _named(nearest, {"revision": "measurement revision"}, "measurement changed: ")
 
     def _why_trained(self, run: Run) -> str:
-        place = f"{run.size}/{run.cell}/seed{run.seed}-"
-        own = [
-            r
-            for r in self.records
-            if r.study == self.study.config.study and r.name.startswith(place)
-        ]
+        own = self._by_place.get(f"{run.size}/{run.cell}/seed{run.seed}")
         if own:
             return _named(self._nearest(run, own)[1], REVISIONS, "changed: ")
-        nearest, found = self._nearest(run, self.records)
+        if same := self._by_hash.get(run.spec.hash):
+            return f"new here; finished as {same.path.parent}"
+        # All seeds of a cell are as near; a thousand runs are not compared with a thousand records.
+        key = canonical(run.spec.identity() | {"seed": None})
+        if key not in self._near:
+            self._near[key] = self._nearest(run, self.records)
+        nearest, found = self._near[key]
         if nearest is None:
             return "new"
-        if not found:
-            return f"new here; finished as {nearest.path.parent}"
-        if found.keys() == {"seed"}:
+        if found.keys() <= {"seed"}:
             return "new seed"
-        found.pop("seed", None)
+        found = {k: values for k, values in found.items() if k != "seed"}
         # The nearest of them all shares little with a run of another size or corpus.
         near = f"nearest {nearest.name.rpartition('/')[0]}: "
         return f"new ({_named(found, REVISIONS, near)})" if len(found) <= 4 else "new"
@@ -146,8 +160,7 @@ class Plan:
         for record in records:
             keys = differences(record.spec, spec)
             # The seed tells runs of a cell apart, not cells.
-            rank = (len(keys.keys() - {"seed"}), "seed" in keys)
-            if best is None or rank < (len(found.keys() - {"seed"}), "seed" in found):
+            if best is None or len(keys.keys() - {"seed"}) < len(found.keys() - {"seed"}):
                 best, found = record, keys
         return best, found
 
