@@ -157,16 +157,16 @@ def test_a_corrupt_token_file_and_an_empty_corpus_stop_with_one_message(study, t
     where, _ = study
     run = load(where).runs[0]
     shutil.copytree(where / load(where).tokens, tmp_path / "tokens")
-    data = bytearray((tmp_path / "tokens/train.bin").read_bytes())
+    data = bytearray((tmp_path / "tokens/train-00000.bin").read_bytes())
     data[100] ^= 1
-    (tmp_path / "tokens/train.bin").write_bytes(data)
+    (tmp_path / "tokens/train-00000.bin").write_bytes(data)
     done = blindspot(
         tmp_path,
         *("train", "--spec", run.spec.canonical(), "--name", run.name),
         *("--tokens", "tokens", "--out", "out", "--state", "state", "--device", "cpu"),
     )
     assert done.returncode == 2
-    assert done.stderr.startswith("error: tokens/train.bin: its content was altered")
+    assert done.stderr.startswith("error: tokens/train-00000.bin: its content was altered")
     assert not (tmp_path / "out").exists()
     for split in ("train", "validation", "test"):
         (tmp_path / f"{split}.txt").write_text("" if split == "train" else split)

@@ -170,7 +170,7 @@ class Tokens:
         """
         if name not in stream.SCORED:
             raise BlindspotError(
-                f"{self.folder}: spans are kept of {', '.join(stream.SCORED)} alone"
+                f"{self.folder}: spans are kept of {', '.join(stream.SCORED)}, not of {name!r}"
             )
         return shards.open_spans(self.folder, name, self._index[name])
 
