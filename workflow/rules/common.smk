@@ -56,7 +56,7 @@ REPORT_ARGUMENTS = " ".join(
     + [shlex.quote(f"{key}={canonical(value)}") for key, value in OVERRIDE.items()]
 )
 #: Targets that only publish what is there: whatever is missing, they never train.
-PUBLISHING = {"figures", "tables", "claims", "report", "collect"}
+PUBLISHING = {"figures", "tables", "claims", "readme", "report", "collect"}
 #: What this study can show; some items need conditions that not every study has.
 TABLES = {name: t for name, t in catalogue.TABLES.items() if t.when(study.config)}
 FIGURES = {name: f for name, f in catalogue.FIGURES.items() if f.when(study.config)}
