@@ -2,6 +2,8 @@
 
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
 import threading
@@ -63,6 +65,35 @@ def test_who_waits_takes_over_when_the_other_dies(held, tmp_path):
     timer.start()
     assert not controller.claim_or_await(lock, tmp_path / "tokens.json", print, every=0.05)
     assert str(os.getpid()) in lock.read_text()
+
+
+def test_a_restarted_controller_never_lets_go(tmp_path):
+    """Another one could slip in while the command starts over."""
+    lock = tmp_path / "locks/study.lock"
+    code = (
+        "import os, sys, time, pathlib, subprocess; from blindspot import controller as c\n"
+        "first = not c._HELD\n"
+        "c.claim(pathlib.Path(sys.argv[1]))\n"
+        "if first: c.restart(pathlib.Path('.'))\n"
+        "job = subprocess.Popen(['sleep', '100'])\n"
+        "print(job.pid, flush=True); time.sleep(100)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(lock)], stdout=subprocess.PIPE, text=True
+    )
+    while not lock.exists() or not lock.read_text():
+        time.sleep(0.01)
+    answers = []
+    while not select.select([process.stdout], [], [], 0)[0]:
+        answers.append(controller.holder(lock))
+    job = int(process.stdout.readline())
+    assert len(answers) > 20
+    assert all(answer and f"process {process.pid} on" in answer for answer in answers)
+    process.kill()
+    process.wait()
+    # What a controller started doesn't hold its study.
+    assert controller.holder(lock) is None
+    os.kill(job, signal.SIGKILL)
 
 
 def test_a_marked_run_loses_its_state_once(tmp_path):

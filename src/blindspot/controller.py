@@ -14,12 +14,25 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from blindspot import provenance
 from blindspot.errors import LockedError
 
+#: Names the locks that a restarted controller still holds.
+KEPT = "BLINDSPOT_KEPT_LOCKS"
+
+
+def _kept() -> dict[Path, int]:
+    kept = {Path(lock): file for lock, file in json.loads(os.environ.pop(KEPT, "{}")).items()}
+    for file in kept.values():
+        # Jobs must not inherit it, or a job that outlives its controller would hold the study.
+        os.set_inheritable(file, False)
+    return kept
+
+
 #: Open files of held locks: they last as long as the process.
-_HELD: dict[Path, int] = {}
+_HELD = _kept()
 
 
 def holder(lock: Path) -> str | None:
@@ -78,6 +91,15 @@ def claim_or_await(lock: Path, made: Path, say: Callable[[str], None], every: fl
             # Its last holder may have finished between the two looks.
             return made.exists()
     return True
+
+
+def restart(where: Path) -> NoReturn:
+    """Start this process's command over in folder `where`; its locks stay held meanwhile."""
+    for file in _HELD.values():
+        os.set_inheritable(file, True)
+    os.environ[KEPT] = json.dumps({str(lock): file for lock, file in _HELD.items()})
+    os.chdir(where)
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def _described(text: bytes) -> str:

@@ -85,7 +85,8 @@ def alone(made: Path) -> bool:
         lock = LOCKS / f"{made.parent.name}.lock"
         say = lambda other: logger.info(f"{made} is being made by {other}; waiting for it")
         if controller.claim_or_await(lock, made, say):
-            os.execv(sys.executable, sys.orig_argv)
+            moved = workflow.overwrite_workdir is not None
+            controller.restart(Path(os.environ["PWD"] if moved else "."))
     return True
 
 
