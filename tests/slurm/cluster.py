@@ -46,7 +46,6 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SwitchType=switch/none
 MpiDefault=none
-CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
 MailProg=/bin/true
 JobCompType=jobcomp/none
 JobAcctGatherType=jobacct_gather/linux
@@ -163,9 +162,8 @@ class Cluster:
         storage = ACCOUNTING if accounting else "AccountingStorageType=accounting_storage/none\n"
         storage = storage.format(root=self.root, **ports)
         etc = self.root / "etc"
-        conf = SLURM_CONF.format(
-            root=self.root, accounting=storage, nodes=nodes, limits=LIMITS, **ports
-        )
+        named = {"accounting": storage, "nodes": nodes, "limits": LIMITS}
+        conf = SLURM_CONF.format(root=self.root, **named, **ports)
         (etc / "slurm.conf").write_text(conf)
         devices = f"{self.root}/dev/gpu[0-{GPUS - 1}]"
         (etc / "gres.conf").write_text(f"NodeName=n[1-{NODES}] Name=gpu File={devices}\n")
