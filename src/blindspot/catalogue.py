@@ -87,6 +87,15 @@ TABLES = _named(
         ("exits",),
     ),
     Item(
+        "perplexity",
+        "Perplexity by token, by word and by byte",
+        "Results",
+        "The same sum of nats at the last loop over the tokens that a protocol scores, over the "
+        "words of the original text, and over its bytes; and the share of tokens that are UNK. "
+        "Only the second and third can stand beside another tokenizer's.",
+        ("exits",),
+    ),
+    Item(
         "variable-depth",
         "Perplexity and speed of every exit",
         "Depth",

@@ -14,7 +14,7 @@ from blindspot.catalogue import TABLES
 from blindspot.collected import Collected
 from blindspot.errors import BlindspotError
 from blindspot.files import atomic_path, write_text
-from blindspot.tables import cost, mechanism, provenance, results, scale
+from blindspot.tables import cost, mechanism, perplexity, provenance, results, scale
 from blindspot.tables.table import Table
 from blindspot.typeset import latex, markdown, page
 
@@ -22,6 +22,7 @@ MADE: dict[str, Callable[[Collected], Table]] = {
     "main": results.main,
     "loss-placement": results.loss_placement,
     "depth": results.depth,
+    "perplexity": perplexity.perplexity,
     "variable-depth": results.variable_depth,
     "norms": scale.norms,
     "token-norms": scale.token_norms,

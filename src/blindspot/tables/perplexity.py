@@ -1,0 +1,58 @@
+"""The table of perplexity in every unit: by token, by word of the original, by byte."""
+
+import pandas as pd
+
+from blindspot.collected import Collected
+from blindspot.stats import over_seeds
+from blindspot.tables.table import KEYS, Table, every_cell, lead, spreads
+from blindspot.typeset import number
+
+#: Columns of exits.csv, their headers, decimals.
+UNITS = {
+    "ppl": ("Token PPL", 2),
+    "word_ppl": ("Word PPL", 2),
+    "bits_per_byte": ("Bits/byte", 4),
+}
+PROTOCOLS = ["full", "paper", "release-figure"]
+#: Behind what no other tokenizer's number may stand beside.
+MARK = "†"
+
+
+def perplexity(c: Collected) -> Table:
+    """Units side by side at the last loop, for each split and protocol."""
+    e = c.frame("exits")
+    e = e[e["k"] == c.loops]
+    more = ["split", "protocol"]
+    keys = [*KEYS, *more]
+    mean = over_seeds(e, keys, list(UNITS))
+    # Properties of text and tokenizer: the same for all runs.
+    fixed = e.groupby(more, sort=False)[["tokens", "words", "bytes", "unk_rate", "comparable"]]
+    data = every_cell(c, mean, more).merge(fixed.first().reset_index(), on=more, how="left")
+    data["protocol"] = pd.Categorical(data["protocol"], PROTOCOLS)
+    data["split"] = pd.Categorical(data["split"], ["validation", "test"])
+    data["size"] = pd.Categorical(data["size"], c.sizes)
+    data["cell"] = pd.Categorical(data["cell"], c.cells)
+    data = data.dropna(subset=more).sort_values(["size", *more, "cell"]).reset_index(drop=True)
+    marks = ["" if ok else f" {MARK}" for ok in data["comparable"]]
+    start = lead(c, data)
+    shown = {
+        "Size": start["Size"],
+        "Split": data["split"].astype(str),
+        "Protocol": data["protocol"].astype(str),
+        "Cell": start["Cell"],
+        "Seeds": start["Seeds"],
+    }
+    for unit, (header, decimals) in UNITS.items():
+        texts = spreads(data, unit, decimals)
+        marked = unit != "ppl"
+        shown[header] = [t + m if marked else t for t, m in zip(texts, marks, strict=True)]
+    shown["UNK"] = [f"{number(100 * share)} %" for share in data["unk_rate"]]
+    note = ""
+    if any(marks):
+        note = (
+            f"{MARK} Not comparable with other tokenizers: this one loses text, so its words and "
+            f"bytes are those of an easier text."
+        )
+    columns = [c_ for unit in UNITS for c_ in (unit, f"{unit}_ci")]
+    kept = [*keys, "seeds", *columns, "tokens", "words", "bytes", "unk_rate", "comparable"]
+    return Table(data[kept], pd.DataFrame(shown), note)
