@@ -37,6 +37,7 @@ OPTIONS: dict[str, tuple[str, list[str]]] = {
     "mem": ("mem_mb of rule train", ["sinfo", "-ho", "%m MB"]),
     "cpus_per_task": ("threads of rule train", ["sinfo", "-ho", "%c"]),
     "nodes": ("nodes of rule train", ["sinfo", "-ho", "%D"]),
+    "ntasks_per_node": ("gpu and nodes of rule train", ["sinfo", "-ho", "%c"]),
 }
 #: Bytes a parameter takes on disk while its run trains: the weights and AdamW's two moments in
 #: float32, in two checkpoints and one that is being written.
