@@ -121,10 +121,8 @@ def whole(data: DataSpec, folder: Path, size: float, name: str, limits: str) -> 
     rows = []
     corpus_spec, out = data.corpus.model_dump_json(), str(folder / "corpus")
     steps = [["corpus", "--spec", corpus_spec, "--out", out]] if not Path(out).exists() else []
-    steps += [
-        ["tokens", "--spec", data.model_dump_json(), "--corpus", out]
-        + ["--out", str(folder / f"tokens-{data.tokenizer.kind}")]
-    ]
+    tokens = str(folder / f"tokens-{data.tokenizer.kind}")
+    steps += [["tokens", "--spec", data.model_dump_json(), "--corpus", out, "--out", tokens]]
     for arguments in steps:
         seconds, peak = command(arguments)
         what = f"blindspot {arguments[0]}, {name}"

@@ -153,6 +153,19 @@ def test_sums_run_over_tokens_whatever_the_batch(monkeypatch):
         np.testing.assert_allclose(other, found[0], rtol=1e-6)
 
 
+def test_the_order_of_windows_changes_nothing_but_rounding():
+    s = subject(dtype=torch.float32)
+    stream = s.tokens.split("validation")
+    plan = exits.plan_of(len(stream), Windows(length=12, stride=6), 5)
+    expected = exits.nll_by_depth(s, stream, plan, [1, 3])
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(len(plan.starts))
+        first = {name: at[order] for name, at in plan.first.items()}
+        found = exits.nll_by_depth(s, stream, exits.Plan(12, plan.starts[order], first), [1, 3])
+        for name, sums in expected.items():
+            np.testing.assert_allclose(found[name], sums, rtol=1e-6)
+
+
 def test_base_and_overflow():
     """E-01 c, d: nats; a hopeless depth is inf and leaves the others alone."""
     size = exits.Size(10, 5, 50, 3, False)
