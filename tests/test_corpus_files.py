@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import chain
 
 import pytest
 
@@ -87,7 +88,7 @@ def test_shares_part_the_documents_by_their_text_alone(tmp_path):
         place = int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) / 2**32
         split = "validation" if place < 0.2 else "test" if place < 0.2 + 0.1 else "train"
         assert text in found[split]
-    assert sorted(sum(found.values(), [])) == sorted(documents)
+    assert sorted(chain.from_iterable(found.values())) == sorted(documents)
     assert all(found.values()) and len(found["validation"]) == pytest.approx(0.2 * 122, abs=12)
     # Order does not matter, and equal documents never meet in two splits.
     backwards = write_table(tmp_path / "backwards.parquet", documents[::-1])
@@ -196,7 +197,8 @@ def test_a_data_set_with_train_alone_gives_shares(tmp_path):
     values = {"validation": 0.2, "test": 0.2, "limit": {"documents": 100}}
     corpus.fetch(hub(folder, **values), tmp_path / "c")
     found = {s: list(corpus.documents(tmp_path / "c", s)) for s in corpus.SPLITS}
-    assert sorted(sum(found.values(), [])) == sorted(DOCUMENTS[:100]) and all(found.values())
+    assert all(found.values())
+    assert sorted(chain.from_iterable(found.values())) == sorted(DOCUMENTS[:100])
     assert "rows" not in corpus.read(tmp_path / "c")["splits"]["train"]
     with pytest.raises(BlindspotError, match=r"no split 'test', only train; .*share .*test: 0.01"):
         corpus.fetch(hub(folder, validation=0.2), tmp_path / "c")
