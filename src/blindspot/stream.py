@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from blindspot import corpus, shards
 from blindspot.errors import BlindspotError
-from blindspot.meter import Meter
 
 if TYPE_CHECKING:
     from blindspot.encode import Encoded, Encoder
+    from blindspot.meter import Meter
 
 #: Characters that are encoded at a time: bounds memory, and amortizes what a batch costs.
 BATCH = 1 << 21
@@ -52,7 +52,7 @@ def pieces(documents: Iterable[str]) -> Iterator[str]:
 class Reader:
     """The documents of a split, where each begins, and an error if they are not those fetched."""
 
-    def __init__(self, folder: Path, split: str, source: Mapping[str, Any], shown: Meter) -> None:
+    def __init__(self, folder: Path, split: str, source: Mapping[str, Any], shown: "Meter") -> None:
         self._folder, self._split, self._shown = folder, split, shown
         self._expected = source["splits"][split]["sha256"]
         #: Bytes of the text before each document that was read, until someone takes them.

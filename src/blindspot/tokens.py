@@ -25,13 +25,14 @@ from numpy.typing import NDArray
 from blindspot import corpus, shards, stream
 from blindspot.errors import BlindspotError
 from blindspot.files import atomic_path, read_json, sha256_file, write_json
-from blindspot.meter import Meter, meter
 from blindspot.revisions import TOKENS_FORMAT
 from blindspot.shards import Ids, dtype_of
 from blindspot.spec import BpeTokenizer, DataSpec, FileTokenizer, WordsTokenizer, canonical
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Model
+
+    from blindspot.meter import Meter
 
 _AGAIN = "delete {0} and build the tokens again"
 
@@ -56,6 +57,7 @@ def build(
     """
     from blindspot import tokenizer
     from blindspot.encode import Encoder
+    from blindspot.meter import meter
 
     source = corpus.read(corpus_folder)
     if canonical(source["identity"]) != canonical(data.corpus.identity()):
@@ -234,7 +236,7 @@ UNFINISHED = "unfinished.json"
 
 
 def _model(
-    data: DataSpec, given: Path | None, folder: Path, source: Mapping[str, Any], shown: Meter
+    data: DataSpec, given: Path | None, folder: Path, source: Mapping[str, Any], shown: "Meter"
 ) -> "Model":
     """The study's tokenizer, fit on this corpus or read."""
     from blindspot import tokenizer
