@@ -60,7 +60,7 @@ def test_streams_are_a_start_token_and_the_whole_text(made):
     model = load(folder / "tokens" / "tokenizer.json")
     for split, text in TEXTS.items():
         ids = opened.split(split)
-        text = corpus.lf(text)
+        text = lf(text)
         assert ids[0] == START and not (ids[1:] == START).any()
         assert model.decode(ids[1:].tolist()) == text
         assert ids[1:].tolist() == model.encode(text).ids
@@ -111,12 +111,12 @@ def test_building_twice_gives_the_same_bytes(made, tmp_path):
 
 
 def test_line_ends_and_byte_order_mark_do_not_change_ids(tmp_path):
-    lf = {split: corpus.lf(text) for split, text in TEXTS.items()}
+    plain = {split: lf(text) for split, text in TEXTS.items()}
     ways = {
-        "lf": lf,
-        "crlf": {k: v.replace("\n", "\r\n") for k, v in lf.items()},
-        "cr": {k: v.replace("\n", "\r") for k, v in lf.items()},
-        "bom": {k: b"\xef\xbb\xbf" + v.encode() for k, v in lf.items()},
+        "lf": plain,
+        "crlf": {k: v.replace("\n", "\r\n") for k, v in plain.items()},
+        "cr": {k: v.replace("\n", "\r") for k, v in plain.items()},
+        "bom": {k: b"\xef\xbb\xbf" + v.encode() for k, v in plain.items()},
     }
     built = {}
     for way, texts in ways.items():
