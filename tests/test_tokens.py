@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from blindspot import corpus
+from blindspot.corpora.rows import lf
 from blindspot.errors import BlindspotError
 from blindspot.shards import dtype_of, write_ids
 from blindspot.spec import BpeTokenizer, DataSpec, LocalCorpus, WordsTokenizer
