@@ -72,20 +72,22 @@ def run(bench: Bench) -> None:
     with bench.case("matmul"):
         rate = matmul(bench)
     sheet, profile = bench.sheet("speed", COLUMNS), bench.sheet("profile", PROFILE)
+    timings = [
+        Timing(bench, sheet, bench.plan.run(size, cell), size, cell, rate)
+        for size, cell in CONFIGURATIONS
+    ]
+    for timing in timings:
+        with bench.case(timing.name):
+            timing.plain()
+        timing.release()
     # Seconds of compilation a block that is unrolled, once seen.
     seen: float | None = None
-    for size, cell in CONFIGURATIONS:
-        with bench.case(f"{size}, {cell}"):
-            timing = Timing(bench, sheet, bench.plan.run(size, cell), size, cell, rate)
-            timing.plain()
-        blocks = bench.plan.sizes[size]["layers"] * bench.plan.loops
-        name = f"{size}, {cell}, compiled"
-        if bench.fits(name, 1.2 * blocks * (seen or 0) + 5):
-            with bench.case(name):
+    for timing in timings:
+        blocks = timing.spec.model.layers * timing.spec.model.loops
+        if bench.fits(f"{timing.name}, compiled", 1.2 * blocks * (seen or 0) + 5):
+            with bench.case(f"{timing.name}, compiled"):
                 seen = timing.compiled(profile) / blocks
-        del timing
-        bench.forget()
-        bench.free()
+        timing.release()
 
 
 def matmul(bench: Bench) -> float:
@@ -124,6 +126,7 @@ class Timing:
     ) -> None:
         self.bench, self.sheet, self.spec = bench, sheet, spec
         self.size, self.cell, self.rate = size, cell, rate
+        self.name = f"{size}, {cell}"
         self.ids = bench.ids(spec)
         self.steps: dict[str, Step] = {}
         self.times: dict[str, list[float]] = {}
@@ -132,6 +135,28 @@ class Timing:
 
     def plain(self) -> None:
         """Everything that needs no compiler; fewer rounds, since most are timed again."""
+        self._prepare()
+        self._rounds(max(1, self.bench.plan.rounds // 2))
+
+    def compiled(self, profile: Sheet) -> float:
+        """Compile, time all paths in turn again; returns the seconds that compiling took."""
+        self._prepare()
+        self.compile_s = self._add("compiled", partial(self._engine, compile=True))
+        if self.compile_s is None:
+            raise RuntimeError("the compiled step does not run")
+        self._rounds(self.bench.plan.rounds)
+        if self.cell == "perloop-rms":
+            self._profile(profile)
+        return self.compile_s
+
+    def release(self) -> None:
+        """Give the memory of all paths back."""
+        self.steps.clear()
+        self.bench.forget()
+        self.bench.free()
+
+    def _prepare(self) -> None:
+        self.times = {}
         for precision in ("float32", "bf16"):
             self._add(
                 f"reference-{precision}",
@@ -139,18 +164,6 @@ class Timing:
             )
         self._add("eager", self._engine)
         self._add("recompute", partial(self._engine, recompute=True))
-        self._rounds(max(1, self.bench.plan.rounds // 2))
-
-    def compiled(self, profile: Sheet) -> float:
-        """Compile, time all paths in turn again; returns the seconds that compiling took."""
-        first = self._add("compiled", partial(self._engine, compile=True))
-        assert first is not None
-        self.compile_s = first
-        self.times = {name: [] for name in self.times}
-        self._rounds(self.bench.plan.rounds)
-        if self.cell == "perloop-rms":
-            self._profile(profile)
-        return first
 
     def _engine(self, recompute: bool = False, compile: bool = False) -> Step:
         made = engine(self.spec, self.bench.device, recompute=recompute, compile=compile)
@@ -166,7 +179,7 @@ class Timing:
         run is noted and left out."""
         cuda = self.bench.device.type == "cuda"
         first: float | None = None
-        with self.bench.case(f"{self.size}, {self.cell}, {name}: first steps"):
+        with self.bench.case(f"{self.name}, {name}: first steps"):
             before = torch.cuda.memory_allocated() if cuda else 0
             step = build()
             first = self.bench.seconds(lambda: step(self.ids))
