@@ -79,3 +79,24 @@ def total_loss(p, tokens, targets, spec, objective):
             squares = squares / spec.d_model
         total = total + objective.penalty.weight * squares
     return total
+
+
+def train_steps(p, batches, spec):
+    """Parameters after one AdamW step a batch (B, T + 1), gradients clipped by their norm."""
+    t = spec.training
+    beta1, beta2 = t.betas
+    m = {n: torch.zeros_like(x) for n, x in p.items()}
+    v = {n: torch.zeros_like(x) for n, x in p.items()}
+    for step, batch in enumerate(batches, start=1):
+        leaves = {n: x.detach().requires_grad_() for n, x in p.items()}
+        total = total_loss(leaves, batch[:, :-1], batch[:, 1:], spec.model, spec.objective)
+        gradients = torch.autograd.grad(total, list(leaves.values()))
+        norm = torch.sqrt(sum(g.square().sum() for g in gradients))
+        for n, g in zip(p, gradients, strict=True):
+            g = g * min(1.0, t.clip / (norm.item() + 1e-6))
+            m[n] = beta1 * m[n] + (1 - beta1) * g
+            v[n] = beta2 * v[n] + (1 - beta2) * g * g
+            root = (v[n] / (1 - beta2**step)).sqrt() + 1e-8
+            shrunk = p[n].detach() * (1 - t.learning_rate * t.weight_decay)
+            p[n] = shrunk - t.learning_rate * m[n] / (1 - beta1**step) / root
+    return p
