@@ -277,7 +277,7 @@ class Doctor:
             f"{host} runs {node['executable']}, blindspot {node['blindspot']}, "
             f"torch {node['torch']}, {node['cpus']} CPUs"
         )
-        count = int(self.resources.get("gpu") or 0)
+        count = int(self.resources.get("gpu") or 0) // int(self.resources.get("nodes") or 1)
         if not count:
             return
         text = (

@@ -56,6 +56,18 @@ class Size(Shape):
 
     batch: Count
     seeds: tuple[Seed, ...] | None = None
+    #: Devices that train a run of this size together, and the nodes they are on. No part of its
+    #: identity: the mathematics is that of one device.
+    gpus: Count = 1
+    nodes: Count = 1
+
+    @model_validator(mode="after")
+    def _shared(self) -> Self:
+        if self.batch % self.gpus:
+            raise ValueError(f"gpus {self.gpus} cannot share batch {self.batch} equally")
+        if self.gpus % self.nodes:
+            raise ValueError(f"gpus {self.gpus} cannot be on nodes {self.nodes} equally")
+        return self
 
 
 class Cell(Settings):
@@ -118,7 +130,9 @@ class Config(Settings):
 
     def identity(self) -> dict[str, Any]:
         """What published files depend on: not where, how fast or at what price things are made."""
-        elsewhere = {"work", "results", "device", "runs", "reuse", "forecast", "execution"}
+        elsewhere: dict[str, Any] = {"sizes": {"__all__": {"gpus", "nodes"}}}
+        for key in ("work", "results", "device", "runs", "reuse", "forecast", "execution"):
+            elsewhere[key] = True
         return self.model_dump(mode="json", exclude=elsewhere)
 
     @model_validator(mode="after")

@@ -99,6 +99,10 @@ def spec_of(name: str) -> str:
     return RUNS[name].spec.canonical()
 
 
+def size_of(name: str):
+    return study.config.sizes[RUNS[name].size]
+
+
 def finished(name: str) -> Path:
     return study.results / "runs" / name / "run.json"
 

@@ -2,6 +2,11 @@
 
 from blindspot import doctor
 
+LARGEST = {
+    "gpu": GPUS * max(size.gpus for size in study.config.sizes.values()),
+    "nodes": max(size.nodes for size in study.config.sizes.values()),
+}
+
 
 rule doctor:
     """Check partition, account, GPUs, disks and environment of a cluster with one tiny job."""
@@ -14,7 +19,7 @@ rule doctor:
         configs=CONFIG_ARGUMENTS,
         override=canonical(OVERRIDE),
         asked=lambda wildcards, resources: canonical(
-            doctor.asked(resources, workflow.get_rule("train").resources)
+            doctor.asked(dict(resources.items()) | LARGEST, workflow.get_rule("train").resources)
         ),
         folder=lambda wildcards: getattr(workflow.executor_settings, "folder", "work/submitit"),
         latency=lambda wildcards: workflow.execution_settings.latency_wait,

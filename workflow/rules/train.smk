@@ -15,7 +15,8 @@ rule train:
         "../../envs/blindspot.yaml"
     threads: 1
     resources:
-        gpu=GPUS,
+        gpu=lambda wildcards: GPUS * size_of(wildcards.run).gpus,
+        nodes=lambda wildcards: size_of(wildcards.run).nodes,
         mem_mb=16000,
         # A job gets as many turns as it needs: it saves its state ahead of the limit and goes on.
         runtime=240,
@@ -25,12 +26,18 @@ rule train:
         runs=f"{WORK}/runs",
         results=f"{RESULTS}/runs",
         device=study.config.device,
+        # On one node it starts its ranks itself; over nodes Slurm's srun does.
+        start=lambda wildcards, resources: "srun " if resources.nodes > 1 else "",
+        ranks=lambda wildcards, resources: (
+            0 if resources.nodes > 1 else size_of(wildcards.run).gpus
+        ),
     message:
         "training {wildcards.run}"
     shell:
-        "blindspot train --spec {params.spec:q} --name {wildcards.run} --tokens {params.tokens:q}"
+        "{params.start}blindspot train --spec {params.spec:q} --name {wildcards.run} --tokens {params.tokens:q}"
         " --out {params.results:q}/{wildcards.run} --state {params.runs:q}/{wildcards.run}"
-        " --device {params.device} --threads {threads} 2>&1 | tee -a {log:q}"
+        " --device {params.device} --threads {threads} --gpus {params.ranks}"
+        " 2>&1 | tee -a {log:q}"
 
 
 rule runs:
