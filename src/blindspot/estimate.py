@@ -26,7 +26,7 @@ STEP = ("engine", "heads", "model", "objective", "optimizer", "readout")
 #: Seconds that a process needs beside its work (imports, first step, writing), where nothing tells.
 START = 4.0
 #: Seconds that Snakemake needs around a job.
-JOB = 0.3
+JOB = 0.7
 #: Tokens of train splits whose size is known before they are made: (label, tokenizer's kind). Of
 #: WikiText-103 in the paper's words: 1.68e9 tokens are trained on in 4 epochs, each twice an epoch.
 KNOWN_TOKENS = {("wikitext-103-raw-v1", "words"): 210_000_000}
@@ -74,7 +74,7 @@ class Calibration:
     device: str
     threads: int
     start: float
-    #: Processes that wanted to run when it began, for each core: above 1/2, the machine was busy.
+    #: Processes that wanted to run when it began, for each core: above 1, the machine was busy.
     load: float
     made: str
     #: Class to seconds a step, FLOPs a step and seconds of a validated token.
@@ -275,7 +275,7 @@ class Estimator:
         one, t = c.steps[self.key(spec)], spec.training
         validated = t.validation_windows * spec.windows.length / t.validate_every
         seconds = one["seconds"] + validated * one["validation_seconds_per_token"]
-        busy = ", on a busy machine: `blindspot calibrate` when it is quiet" if c.load > 0.5 else ""
+        busy = ", on a busy machine: `blindspot calibrate` when it is quiet" if c.load > 1 else ""
         threads = (
             f", {c.threads} thread{'s' if c.threads > 1 else ''}" if self.kind == "cpu" else ""
         )

@@ -22,10 +22,11 @@ from blindspot.planning import Plan, Planned
 from blindspot.status import duration
 from blindspot.study import Study
 
-#: Core-seconds of a table, figure or the like (most of it imports), and of the report.
-PUBLISH, REPORT = 3.5, 10.0
+#: Core-seconds of a table, figure or the like, in starts of a training process (both are imports,
+#: for the most part), and seconds of the report.
+PUBLISH, REPORT = 1.4, 10.0
 #: Seconds before the first training where there are no token files: corpus and tokens of the demo.
-DATA = 10.0
+DATA = 15.0
 
 COLUMNS = ("size", "cell", "runs", "cached", "to_train", "to_measure", "impossible", "why",
            "flops_per_run", "flops", "train_hours", "measure_hours", "cost")  # fmt: skip
@@ -115,8 +116,8 @@ class Forecast:
 
     def _published(self) -> float:
         items = [*catalogue.TABLES.values(), *catalogue.FIGURES.values()]
-        number = sum(item.when(self.study.config) for item in items) + 2  # collect and claims
-        return number * PUBLISH / max(1, self.cores) + REPORT
+        number = sum(item.when(self.study.config) for item in items) + 3  # collect, claims, page
+        return number * PUBLISH * self.estimator.start / max(1, self.cores) + REPORT
 
     def cost(self, seconds: float | None) -> float | None:
         """Price of device time at the config's rate; None where either is not known."""
