@@ -102,11 +102,17 @@ class Encoder:
             rows, pool = self._recall(distinct)
         taken = rows[numbers]
         counts = pool.counts[taken]
-        # Positions in the pool: a run of `counts` from where each unit's tokens start.
-        where = np.repeat((np.cumsum(pool.counts) - pool.counts)[taken], counts)
-        where += np.arange(len(where)) - np.repeat(np.cumsum(counts) - counts, counts)
+        # Positions in the pool: a run of `counts` from where each unit's tokens start. In 32 bits,
+        # and each array once: here the time goes.
+        shift = (np.cumsum(pool.counts) - pool.counts)[taken] - (np.cumsum(counts) - counts)
+        where = np.repeat(shift.astype(np.int32), counts)
+        where += np.arange(len(where), dtype=np.int32)
         found = _Units(
-            pool.ids[where], pool.bytes[where], pool.words[where], counts, pool.lost[taken]
+            pool.ids.take(where),
+            pool.bytes.take(where),
+            pool.words.take(where),
+            counts,
+            pool.lost[taken],
         )
         return _whole(found, pieces, bool((counts == 0).any()))
 
