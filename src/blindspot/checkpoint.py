@@ -95,9 +95,6 @@ def restore(model: nn.Module, optimizer: AdamW | None, saved: Checkpoint, where:
                     f"the model's is {tuple(tensor.shape)}"
                 )
             tensor.copy_(saved.tensors[name])
-    if optimizer is not None:
-        # A step that was skipped, because it was not finite, does not count for bias correction.
-        optimizer.set_applied(saved.meta["step"] - len(saved.meta["skipped"]))
 
 
 def checkpoints(folder: Path) -> list[Path]:

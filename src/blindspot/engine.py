@@ -139,7 +139,9 @@ class Engine:
         return Seen(table.cpu(), float(norm))
 
     def resume(self, step: int, skipped: Sequence[int]) -> None:
-        """Go on at `step`: how many of the last steps in a row were skipped matters."""
+        """Go on at `step`, with parameters and moments that are in place: how many steps were
+        applied counts for bias correction, how many of the last were skipped for the policy."""
+        self.optimizer.set_applied(step - len(skipped))
         self._row = 0
         while step - 1 - self._row in skipped:
             self._row += 1

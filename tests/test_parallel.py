@@ -1,0 +1,139 @@
+"""Several ranks on one run: the losses of one device, one writer, one end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from blindspot import checkpoint, parallel
+from blindspot.errors import BlindspotError
+from blindspot.parallel import World
+from blindspot.train import train
+from training import assert_same_run, toy_job, toy_tokens, trajectory, weights
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory):
+    return toy_tokens(tmp_path_factory.mktemp("data"))
+
+
+def command(job, ranks=2):
+    arguments = ["train", "--spec", job.spec.canonical(), "--name", job.name, "--device", "cpu"]
+    for option in ("tokens", "out", "state"):
+        arguments += [f"--{option}", str(getattr(job, option))]
+    arguments += ["--execution", job.execution.model_dump_json(), "--gpus", str(ranks)]
+    return [sys.executable, "-m", "blindspot.cli", *arguments]
+
+
+def run(job, ranks=2):
+    return subprocess.run(command(job, ranks), capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("cell", ["perloop-rms-penalty"])
+def test_two_ranks_have_the_losses_of_one_at_the_same_global_batch(cell, tokens, tmp_path):
+    """Dropout 0: every logged number, penalty's effect and quantiles over the whole batch included,
+    agrees to float32 rounding that twelve steps of AdamW have amplified."""
+    one = toy_job(tokens, tmp_path / "one", cell, dropout=0.0, steps=12)
+    two = toy_job(tokens, tmp_path / "two", cell, dropout=0.0, steps=12)
+    train(one)
+    done = run(two)
+    assert done.returncode == 0, done.stderr
+    a, b = trajectory(one), trajectory(two)
+    assert [(r["step"], r["split"], r["k"]) for r in a] == [
+        (r["step"], r["split"], r["k"]) for r in b
+    ]
+    for left, right in zip(a, b, strict=True):
+        for key in ("ce", "norm_mean", "norm_p50", "norm_p99", "norm_max", "grad_norm"):
+            if left[key]:
+                assert float(right[key]) == pytest.approx(float(left[key]), rel=2e-4), (left, key)
+    first = {k: float(r["ce"]) for k, r in enumerate(b) if r["step"] == "1" and r["ce"]}
+    for k, ce in first.items():  # before AdamW has amplified anything
+        assert ce == pytest.approx(float(a[k]["ce"]), rel=1e-6)
+    for name, tensor in weights(one).items():
+        torch.testing.assert_close(weights(two)[name], tensor, rtol=1e-3, atol=2e-4, msg=name)
+    record = json.loads((two.out / "run.json").read_text())
+    assert record["provenance"]["execution"]["ranks"] == 2
+
+
+def test_with_dropout_two_ranks_repeat_and_end_together_at_a_signal(tokens, tmp_path):
+    """A signal to one rank stops both after the same step; what goes on is the same run."""
+    whole = toy_job(tokens, tmp_path / "whole", steps=100, log_every=50, validate_every=100)
+    assert run(whole).returncode == 0
+    job = toy_job(tokens, tmp_path / "torn", steps=100, log_every=50, validate_every=100)
+    process = subprocess.Popen(command(job), stderr=subprocess.PIPE, text=True)
+    log = job.state / "train.log"
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline and not (log.exists() and "step 1/100" in log.read_text()):
+        time.sleep(0.02)
+    children = f"/proc/{process.pid}/task/{process.pid}/children"
+    with open(children) as file:
+        last = int(file.read().split()[-1])
+    os.kill(last, signal.SIGUSR2)
+    _, said = process.communicate(timeout=90)
+    assert process.returncode == 85, said
+    assert "stopped by SIGUSR2" in said
+    assert len(checkpoint.checkpoints(job.state)) == 1
+    assert not job.out.exists()
+    assert run(job).returncode == 0
+    assert_same_run(job, whole)
+
+
+def test_when_a_rank_is_killed_the_run_ends_and_can_go_on(tokens, tmp_path):
+    job = toy_job(tokens, tmp_path, steps=300, execution={"checkpoint_steps": 5})
+    process = subprocess.Popen(command(job), stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline and not checkpoint.checkpoints(job.state):
+        time.sleep(0.02)
+    with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
+        last = int(file.read().split()[-1])
+    os.kill(last, signal.SIGKILL)
+    assert process.wait(30) not in (0, 85)
+    assert checkpoint.checkpoints(job.state)
+
+
+def test_one_rank_communicates_nothing():
+    """No process group exists here, so any message would raise."""
+    world, x = World(), torch.arange(3.0)
+    world.average([x])
+    assert torch.equal(world.gather(x), x)
+    assert (world.spread([x], 5), world.agree(12)) == (5, 12)
+
+
+def test_ranks_that_cannot_meet_are_told_what_is_missing(monkeypatch):
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(BlindspotError, match="RANK, MASTER_ADDR, MASTER_PORT is not set"):
+        parallel.join("cpu")
+
+
+def test_a_batch_that_ranks_cannot_share_is_refused(tokens, tmp_path):
+    from blindspot.train import Trainer
+
+    job = toy_job(tokens, tmp_path)
+    with pytest.raises(BlindspotError, match="4 sequences cannot be shared equally by 3"):
+        Trainer(job, World(1, 3))
+
+
+def test_ranks_share_the_batch_and_differ_in_dropout_only():
+    from blindspot.engine import Engine
+    from test_engine import spec_of
+
+    spec = spec_of("perloop-rms", dropout=0.1)
+    drawn = []
+    for rank in (0, 1):
+        engine = Engine(spec, torch.device("cpu"), world=World(rank, 2))
+        start = torch.cat([p.detach().flatten() for p in engine.parameters])
+        engine._seed(3)
+        drawn.append((start, torch.rand(4)))
+    assert torch.equal(drawn[0][0], drawn[1][0])
+    assert not torch.equal(drawn[0][1], drawn[1][1])
+    alone = Engine(spec, torch.device("cpu"))
+    alone._seed(3)
+    assert np.array_equal(drawn[0][1], torch.rand(4)), "rank 0 draws what one device draws"
