@@ -137,3 +137,29 @@ def test_ranks_share_the_batch_and_differ_in_dropout_only():
     alone = Engine(spec, torch.device("cpu"))
     alone._seed(3)
     assert np.array_equal(drawn[0][1], torch.rand(4)), "rank 0 draws what one device draws"
+
+
+def test_tasks_of_a_slurm_step_are_ranks(monkeypatch, tmp_path):
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(
+        '#!/bin/sh\n[ "$*" = "show hostnames n[07-08]" ] && printf "n07\\nn08\\n"\n'
+    )
+    scontrol.chmod(0o755)
+    step = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "SLURM_STEP_NUM_TASKS": "8",
+        "SLURM_PROCID": "5",
+        "SLURM_LOCALID": "1",
+        "SLURM_STEP_NODELIST": "n[07-08]",
+        "SLURM_JOB_ID": "40007",
+    }
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "")  # so that what the call sets is undone
+        monkeypatch.delenv(name)
+    for name, value in step.items():
+        monkeypatch.setenv(name, value)
+    met = {}
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *a, **k: met.update(k))
+    assert parallel.join("cpu") == World(5, 8, 1)
+    assert met == {"rank": 5, "world_size": 8}
+    assert (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) == ("n07", "15007")

@@ -104,6 +104,10 @@ def join(device: str) -> World:
         environment["WORLD_SIZE"] = environment["SLURM_STEP_NUM_TASKS"]
         environment["RANK"] = environment["SLURM_PROCID"]
         environment["LOCAL_RANK"] = environment["SLURM_LOCALID"]
+        environment.setdefault("MASTER_ADDR", _first_host(environment["SLURM_STEP_NODELIST"]))
+        # Equal for all ranks, and unlikely to be another job's.
+        port = 15000 + int(environment["SLURM_JOB_ID"]) % 20000
+        environment.setdefault("MASTER_PORT", str(port))
     size = int(environment.get("WORLD_SIZE", 1))
     if size == 1:
         return World()
@@ -123,6 +127,17 @@ def join(device: str) -> World:
         dist.init_process_group("nccl" if cuda else "gloo", rank=rank, world_size=size)
         _control = dist.new_group(backend="gloo") if cuda else None
     return World(rank, size, local)
+
+
+def _first_host(nodes: str) -> str:
+    """The first host of Slurm's list, whose short form only Slurm reads."""
+    done = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True)
+    if done.returncode or not done.stdout.split():
+        raise BlindspotError(
+            f"SLURM_STEP_NODELIST: scontrol cannot read {nodes!r} ({done.stderr.strip()}); set "
+            f"MASTER_ADDR and MASTER_PORT to a host of rank 0 and a free port"
+        )
+    return done.stdout.split()[0]
 
 
 def launch(ranks: int) -> int:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from blindspot.digests import Digests, identified, pinned
 from blindspot.errors import BlindspotError
+from blindspot.execution import Execution
 from blindspot.revisions import MEASUREMENT_REVISION, THROUGHPUT_REVISION
 from blindspot.spec import (
     Corpus,
@@ -121,6 +122,8 @@ class Config(Settings):
     training: Training
     measurement: Measurement = Measurement()
     throughput: Throughput = Throughput()
+    #: Never part of a run's identity.
+    execution: Execution = Execution()
     forecast: Forecast = Forecast()
     #: `all`: what is missing is run. `finished`: publish what is there, run nothing.
     runs: Literal["all", "finished"] = "all"

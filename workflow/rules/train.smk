@@ -26,6 +26,7 @@ rule train:
         runs=f"{WORK}/runs",
         results=f"{RESULTS}/runs",
         device=study.config.device,
+        execution=canonical(study.config.execution.identity()),
         # On one node it starts its ranks itself; over nodes Slurm's srun does.
         start=lambda wildcards, resources: "srun " if resources.nodes > 1 else "",
         ranks=lambda wildcards, resources: (
@@ -37,6 +38,7 @@ rule train:
         "{params.start}blindspot train --spec {params.spec:q} --name {wildcards.run} --tokens {params.tokens:q}"
         " --out {params.results:q}/{wildcards.run} --state {params.runs:q}/{wildcards.run}"
         " --device {params.device} --threads {threads} --gpus {params.ranks}"
+        " --execution {params.execution:q}"
         " 2>&1 | tee -a {log:q}"
 
 
