@@ -15,12 +15,18 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
+
+from blindspot.spec import RunSpec  # noqa: E402
+
+Step = Callable[[Any, int], None]
 
 SHAPES = {
     "cpu": {"d_model": 256, "layers": 4, "heads": 4, "vocab_size": 8192, "context": 256},
@@ -43,9 +49,7 @@ COLUMNS = (
 )
 
 
-def spec_of(shape, variant):
-    from blindspot.spec import RunSpec
-
+def spec_of(shape: str, variant: str) -> RunSpec:
     return RunSpec.model_validate(
         {
             "data": {},
@@ -59,7 +63,7 @@ def spec_of(shape, variant):
     )
 
 
-def reference_stepper(spec):
+def reference_stepper(spec: RunSpec) -> Step:
     """A plain training loop's step on the plain reference."""
     import torch
 
@@ -73,7 +77,7 @@ def reference_stepper(spec):
         p.values(), lr=t.learning_rate, betas=t.betas, weight_decay=t.weight_decay
     )
 
-    def step(ids, _):
+    def step(ids: Any, _: int) -> None:
         total_loss(p, ids[:, :-1], ids[:, 1:], spec.model, spec.objective).backward()
         torch.nn.utils.clip_grad_norm_(p.values(), t.clip)
         optimizer.step()
@@ -82,7 +86,7 @@ def reference_stepper(spec):
     return step
 
 
-def engine_stepper(spec, variant):
+def engine_stepper(spec: RunSpec, variant: str) -> Step:
     import torch
 
     from blindspot.engine import Engine
@@ -92,14 +96,14 @@ def engine_stepper(spec, variant):
     engine = Engine(spec, torch.device("cpu"), how)
     engine.model.train()
 
-    def step(ids, at):
+    def step(ids: Any, at: int) -> None:
         engine.step(ids, at)
         engine.harvest()
 
     return step
 
 
-def resident(peak=False):
+def resident(peak: bool = False) -> int:
     """Bytes of resident memory now, or at most so far."""
     import resource
 
@@ -108,7 +112,7 @@ def resident(peak=False):
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def work(shape, variant, threads):
+def work(shape: str, variant: str, threads: int) -> None:
     """A process that takes as many steps as it is told, line by line, and says how long it took."""
     import torch
 
@@ -132,7 +136,9 @@ def work(shape, variant, threads):
         print(time.perf_counter() - started, resident(peak=True) - before, flush=True)
 
 
-def measure(shape, variants, rounds, steps, threads):
+def measure(
+    shape: str, variants: list[str], rounds: int, steps: int, threads: int
+) -> list[list[Any]]:
     """Rows of the table for each variant."""
     start = [sys.executable, __file__, "--shape", shape, "--threads", str(threads), "--worker"]
     env = os.environ | {"OMP_NUM_THREADS": str(threads)}
@@ -167,7 +173,7 @@ def measure(shape, variants, rounds, steps, threads):
     return rows
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="cpu")
     parser.add_argument("--variants", default="engine,recompute")

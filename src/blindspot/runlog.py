@@ -48,7 +48,7 @@ class Board:
 
 @contextmanager
 def tensorboard(folder: Path, step: int) -> Iterator[Board]:
-    """Events in `folder` from `step` on; later ones, which a resumed run makes again, are dropped."""
+    """Events in `folder` from `step` on; later ones are dropped, as they come again."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         from torch.utils.tensorboard import SummaryWriter

@@ -1,0 +1,68 @@
+"""What a checkpoint costs: seconds to save and to read, and the share of a run that saves every
+five minutes.
+
+    python benchmarks/checkpoint.py [--size 44m] [--repeats 3] [--folder .] [--out checkpoint.csv]
+
+The real thing: parameters and two moments of config.yaml's size in float32, SHA-256, safetensors,
+fsync and rename, on the disk of `--folder`. Saving stops the training; its share is seconds / 300.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "src")]
+COLUMNS = ("size", "mib", "save_s", "save_s_max", "read_s", "share_every_5_min")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", default="44m")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--folder", type=Path, default=Path())
+    parser.add_argument("--out", type=Path)
+    a = parser.parse_args()
+
+    import torch
+
+    from blindspot import checkpoint
+    from blindspot.engine import Engine
+    from blindspot.study import Study
+
+    torch.set_num_threads(1)
+    runs = Study.load(ROOT / "config.yaml").runs
+    spec = next(r.spec for r in runs if (r.size, r.cell) == (a.size, "perloop-rms"))
+    engine = Engine(spec, torch.device("cpu"))
+    tensors = checkpoint.training_state(engine.model, engine.optimizer)
+    size = sum(t.numel() * t.element_size() for t in tensors.values()) / 2**20
+    saves, reads = [], []
+    with tempfile.TemporaryDirectory(dir=a.folder) as folder:
+        for step in range(a.repeats):
+            path = checkpoint.path_of(Path(folder), step)
+            started = time.perf_counter()
+            checkpoint.write(path, tensors, {"run": spec.hash, "step": step})
+            checkpoint.prune(Path(folder))
+            saves.append(time.perf_counter() - started)
+            started = time.perf_counter()
+            checkpoint.read(path)
+            reads.append(time.perf_counter() - started)
+    save = float(np.median(saves))
+    row = [a.size, round(size), f"{save:.2f}", f"{max(saves):.2f}", f"{np.median(reads):.2f}"]
+    row.append(f"{save / 300:.2%}")
+    print("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS))
+    print("| " + " | ".join(map(str, row)) + " |")
+    if a.out:
+        new = not a.out.exists()
+        with open(a.out, "a", encoding="utf-8") as file:
+            if new:
+                print(*COLUMNS, sep=",", file=file)
+            print(*row, sep=",", file=file)
+
+
+if __name__ == "__main__":
+    main()
