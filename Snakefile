@@ -32,6 +32,8 @@ rule all:
         rules.figures.input,
         rules.claims.output,
         rules.report.output,
+    message:
+        "all of study {study.config.study} is there"
 
 
 onstart:

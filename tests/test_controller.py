@@ -74,7 +74,7 @@ def test_a_restarted_controller_never_lets_go(tmp_path):
         "import os, sys, time, pathlib, subprocess; from blindspot import controller as c\n"
         "first = not c._HELD\n"
         "c.claim(pathlib.Path(sys.argv[1]))\n"
-        "if first: c.restart(pathlib.Path('.'))\n"
+        "if first: c.restart(moved=False)\n"
         "job = subprocess.Popen(['sleep', '100'])\n"
         "print(job.pid, flush=True); time.sleep(100)"
     )

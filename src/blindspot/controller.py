@@ -93,12 +93,13 @@ def claim_or_await(lock: Path, made: Path, say: Callable[[str], None], every: fl
     return True
 
 
-def restart(where: Path) -> NoReturn:
-    """Start this process's command over in folder `where`; its locks stay held meanwhile."""
+def restart(moved: bool) -> NoReturn:
+    """Start this process's command over; its locks stay held meanwhile. With `moved` it has left
+    the folder that it was typed in, which the shell's PWD still names."""
     for file in _HELD.values():
         os.set_inheritable(file, True)
     os.environ[KEPT] = json.dumps({str(lock): file for lock, file in _HELD.items()})
-    os.chdir(where)
+    os.chdir(os.environ["PWD"] if moved else ".")
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 

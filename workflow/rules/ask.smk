@@ -2,28 +2,6 @@
 # wait for, and need nothing trained; `blindspot forecast` and `blindspot status` are the same
 # without Snakemake.
 
-import shlex
-
-ASKING = {"forecast", "status"}
-ASK_ARGUMENTS = shlex.join(
-    ["--base", str(BASE)]
-    + [word for path in OVERLAYS for word in ("--configfile", str(path))]
-    # All of it: `reuse` changes what would run.
-    + ["--override", canonical(typed(workflow.config_settings.config))]
-)
-
-
-def asking() -> bool:
-    """Whether nothing but questions is asked."""
-    return bool(workflow.dag_settings.targets) and set(workflow.dag_settings.targets) <= ASKING
-
-
-def outlook() -> str:
-    """One line on what is ahead, from what is known already."""
-    from blindspot import forecast  # not at parse time: every job parses this
-
-    return f"{forecast.one_line(study, CPUS)}. More: snakemake -c1 forecast"
-
 
 rule forecast:
     """What would run and why: FLOPs, hours, price, wall time. Starts nothing."""

@@ -57,6 +57,14 @@ REPORT_ARGUMENTS = " ".join(
 )
 #: Targets that only publish what is there: whatever is missing, they never train.
 PUBLISHING = {"figures", "tables", "claims", "readme", "report", "collect"}
+#: Targets that answer a question and make nothing.
+ASKING = {"forecast", "status"}
+ASK_ARGUMENTS = shlex.join(
+    ["--base", str(BASE)]
+    + [word for path in OVERLAYS for word in ("--configfile", str(path))]
+    # All of it: `reuse` changes what would run.
+    + ["--override", canonical(typed(workflow.config_settings.config))]
+)
 #: What this study can show; some items need conditions that not every study has.
 TABLES = {name: t for name, t in catalogue.TABLES.items() if t.when(study.config)}
 FIGURES = {name: f for name, f in catalogue.FIGURES.items() if f.when(study.config)}
@@ -75,7 +83,7 @@ def only(names) -> str:
 
 
 SEED = "[^/]+/[^/]+/seed[0-9]+-"
-RUN = SEED + "[0-9a-f]+"
+RUN = f"{SEED}[0-9a-f]+"
 
 
 def only_runs(names) -> str:
@@ -137,6 +145,16 @@ def describe(item) -> str:
             f"Not shown, since not finished: {', '.join(missing)}." if missing else "",
         ]
     )
+
+
+def caption(kind, items, name):
+    """What stands beside a table or figure in the report. Only when Snakemake makes its report are
+    the results there that the whole caption speaks of."""
+    if any(word.startswith("--report") for word in sys.argv):
+        from blindspot import showcase  # pandas: not at parse time
+
+        return showcase.caption(kind, name, study.results / "collected")
+    return describe(items[name])
 
 
 #: The code behind what is published, below src/blindspot/. Drawing is cheap, so here any change

@@ -24,7 +24,7 @@ rule measure:
         settings=canonical(study.config.measurement.identity()),
         tokens=study.tokens,
         runs=f"{WORK}/runs",
-        results=f"{RESULTS}/runs",
+        results=lambda wildcards: f"{RESULTS}/runs",
         measurement=study.measurement_hash,
         device=study.config.device,
     message:

@@ -85,9 +85,20 @@ def alone(made: Path) -> bool:
         lock = LOCKS / f"{made.parent.name}.lock"
         say = lambda other: logger.info(f"{made} is being made by {other}; waiting for it")
         if controller.claim_or_await(lock, made, say):
-            moved = workflow.overwrite_workdir is not None
-            controller.restart(Path(os.environ["PWD"] if moved else "."))
+            controller.restart(moved=workflow.overwrite_workdir is not None)
     return True
+
+
+def asking() -> bool:
+    """Whether nothing but questions is asked."""
+    return bool(workflow.dag_settings.targets) and set(workflow.dag_settings.targets) <= ASKING
+
+
+def outlook() -> str:
+    """One line on what is ahead, from what is known already."""
+    from blindspot import forecast  # not at parse time: every job parses this
+
+    return f"{forecast.one_line(study, CPUS)}. More: snakemake -c1 forecast"
 
 
 def start() -> None:

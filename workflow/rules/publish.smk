@@ -1,17 +1,5 @@
 # From small result files to tables, figures and the report. Nothing here needs torch.
 
-import shlex
-
-
-def caption(kind, items, name):
-    """What stands beside a table or figure in the report. Only when Snakemake makes its report are
-    the results there that the whole caption speaks of."""
-    if any(word.startswith("--report") for word in sys.argv):
-        from blindspot import showcase  # pandas: not at parse time
-
-        return showcase.caption(kind, name, study.results / "collected")
-    return describe(items[name])
-
 
 rule collect:
     """Gather the results that are there into tidy CSVs. Trains nothing."""
@@ -104,8 +92,6 @@ rule figure:
 
 rule claims:
     """The ledger: each claim of the paper beside what this study measured. Trains nothing."""
-
-    # The ledger: each claim of the paper beside what this study measured, with a verdict.
     input:
         rules.collect.output,
     output:
@@ -139,6 +125,8 @@ rule tables:
             "{results}/tables/{table}.{kind}", results=RESULTS, table=TABLES, kind=["csv", "html"]
         ),
     localrule: True
+    message:
+        "all tables are there"
 
 
 rule figures:
@@ -146,6 +134,8 @@ rule figures:
     input:
         expand("{results}/figures/{figure}.pdf", results=RESULTS, figure=FIGURES),
     localrule: True
+    message:
+        "all figures are there"
 
 
 rule readme:

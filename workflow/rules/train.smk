@@ -24,7 +24,7 @@ rule train:
         spec=lambda wildcards: spec_of(wildcards.run),
         tokens=study.tokens,
         runs=f"{WORK}/runs",
-        results=f"{RESULTS}/runs",
+        results=lambda wildcards: f"{RESULTS}/runs",
         device=study.config.device,
         execution=canonical(study.config.execution.identity()),
         # On one node it starts its ranks itself; over nodes Slurm's srun does.
