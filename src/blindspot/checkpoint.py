@@ -9,6 +9,7 @@ masks are functions of (seed, step), so a step number is all the further state t
 import hashlib
 import json
 import re
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,6 +48,43 @@ def write(path: Path, tensors: Mapping[str, Tensor], meta: dict[str, Any]) -> No
             f"{path}: could not be written ({error}); earlier checkpoints are whole. "
             f"Make room or mend the folder, then run the same command again"
         ) from None
+
+
+class Writer:
+    """Writes checkpoints while training goes on: it waits for a copy in memory, not for the disk.
+
+    One at a time. What went wrong with one is raised by the next `start` or `wait`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def start(self, step: int, tensors: Mapping[str, Tensor], meta: dict[str, Any]) -> None:
+        """Copy the state as it is now and begin to write it; older ones than `KEEP` are deleted."""
+        self.wait()
+        copies = {name: t.detach().to("cpu", copy=True) for name, t in tensors.items()}
+        # The rows of the log go on growing.
+        arguments = (path_of(self.folder, step), copies, json.loads(json.dumps(meta)))
+        self._thread = threading.Thread(target=self._write, args=arguments, name="checkpoint")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until the last checkpoint is whole on disk."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _write(self, path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+        try:
+            write(path, tensors, meta)
+            prune(self.folder)
+        except BaseException as error:
+            self._error = error
 
 
 def read(path: Path) -> Checkpoint:

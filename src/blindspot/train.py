@@ -169,6 +169,7 @@ class Trainer:
         self.engine = Engine(self.spec, self.device, job.execution, self.world)
         self.model = self.engine.model
         self.progress = Progress()
+        self.writer = checkpoint.Writer(job.state)
         #: The step of the newest checkpoint.
         self.saved = 0
         self.shown = 0.0
@@ -221,6 +222,7 @@ class Trainer:
                 if (due or (every and p.step % every == 0)) and p.step < self.steps:
                     self._save()
                     last_save = time.monotonic()
+        self.writer.wait()
         p.peak_memory = outcome.peak_memory(self.device)
         meta = p.meta(self.spec)
         if self.world.first:
@@ -241,6 +243,7 @@ class Trainer:
         step = self.progress.step
         if step != self.saved:
             self._save()
+        self.writer.wait()
         raise InterruptedRunError(
             f"{self.job.name}: stopped by {stopping.name(number)} at step {step} of {self.steps}; "
             f"its state is saved, the same command goes on"
@@ -281,6 +284,7 @@ class Trainer:
         if failed is None:
             return
         self.progress.step = failed
+        self.writer.wait()
         kept = checkpoint.checkpoints(self.job.state)
         before = ""
         if self.spec.training.skip:
@@ -351,10 +355,8 @@ class Trainer:
                 f"{self.job.name}: weights are not finite at step {self.progress.step}; nothing "
                 f"was saved over the last good checkpoint. Lower training.learning_rate"
             )
-        path = checkpoint.path_of(self.job.state, self.progress.step)
         tensors = checkpoint.training_state(self.model, self.engine.optimizer)
-        checkpoint.write(path, tensors, self.progress.meta(self.spec))
-        checkpoint.prune(self.job.state)
+        self.writer.start(self.progress.step, tensors, self.progress.meta(self.spec))
         self.saved = self.progress.step
 
     def _say(self, text: str, show: bool = True) -> None:
