@@ -7,12 +7,13 @@ CORES ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) if 
 # Several small trainings at once, one thread each; numerical libraries must not take all cores.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo env test test-slurm lint lock clean
+.PHONY: help demo env test test-slurm bench lint lock clean
 
 help:
 	@echo "make demo   the complete small study on this machine: every table and figure, and a report"
 	@echo "make test   all tests"
 	@echo "make test-slurm   the executor against a real Slurm (needs root; installs Debian's packages)"
+	@echo "make bench  benchmarks of this machine into benchmarks/ (half an hour; leave it alone)"
 	@echo "make env    the environment alone, in $(VENV)/"
 	@echo "make lint   ruff, snakefmt, mypy, snakemake --lint"
 	@echo "make lock   resolve the dependencies anew into envs/"
@@ -49,6 +50,10 @@ test-slurm: $(VENV)/dev.ok
 	@echo "==> tests against a real Slurm on this machine"
 	@$(BIN)/python tests/slurm/cluster.py install
 	@$(BIN)/python -m pytest tests/slurm -n 4 --dist worksteal
+
+bench: $(VENV)/dev.ok
+	@echo "==> benchmarks; nothing else should run meanwhile"
+	@$(BIN)/python benchmarks/all.py
 
 lint: $(VENV)/dev.ok
 	$(BIN)/ruff check .
