@@ -16,17 +16,17 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 RUNS = {
     "Training steps, d 256, 4 layers, V 8,192, T 256, B 4, K 4, per-loop": (
-        ["train.py", "--shape", "cpu", "--variants", "engine,recompute", "--out", "train.csv"]
+        "train.py --shape cpu --variants engine,recompute --out train.csv"
     ),
     "Training steps, 44M, B 8": (
-        "train.py --shape 44m --variants engine,recompute --rounds 3 --steps 1 --out train.csv".split()
+        "train.py --shape 44m --variants engine,recompute --rounds 3 --steps 1 --out train.csv"
     ),
-    "All depths of one pass against K passes": ["evaluate.py", "--out", "evaluate.csv"],
-    "Checkpoints, 44M": ["checkpoint.py", "--size", "44m", "--out", "checkpoint.csv"],
-    "Checkpoints, 129M": ["checkpoint.py", "--size", "129m", "--out", "checkpoint.csv"],
-    "Where the time of a step goes": ["profile_step.py", "--shape", "cpu"],
-    "Tokenization": ["tokens.py"],
-    "Planning": ["dryrun.py"],
+    "All depths of one pass against K passes": "evaluate.py --out evaluate.csv",
+    "Checkpoints, 44M": "checkpoint.py --size 44m --out checkpoint.csv",
+    "Checkpoints, 129M": "checkpoint.py --size 129m --out checkpoint.csv",
+    "Where the time of a step goes": "profile_step.py --shape cpu",
+    "Tokenization": "tokens.py",
+    "Planning": "dryrun.py",
 }
 
 
@@ -49,17 +49,17 @@ def main() -> None:
         (HERE / old).unlink(missing_ok=True)
     parts = ["# What `make bench` measured", "", f"{datetime.now(UTC):%Y-%m-%d}, {machine()}.", ""]
     failed = []
-    for title, (script, *arguments) in RUNS.items():
+    for title, words in RUNS.items():
         print(f"==> {title}", flush=True)
         started = time.monotonic()
         done = subprocess.run(
-            [sys.executable, script, *arguments], cwd=HERE, stdout=subprocess.PIPE, text=True
+            [sys.executable, *words.split()], cwd=HERE, stdout=subprocess.PIPE, text=True
         )
         print(done.stdout, flush=True)
         if done.returncode:
-            failed.append(script)
+            failed.append(title)
             continue
-        command = " ".join(["python", f"benchmarks/{script}", *arguments])
+        command = f"python benchmarks/{words}"
         parts += [f"## {title}", "", f"`{command}`, {time.monotonic() - started:.0f} s", ""]
         parts += [done.stdout.strip(), ""]
     (HERE / "results.md").write_text("\n".join(parts), encoding="utf-8")
