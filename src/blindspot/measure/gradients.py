@@ -173,6 +173,11 @@ def _weight(k: int, objective: Objective, loops: int) -> float:
     return 1 / len(trained) if k in trained else 1.0
 
 
+def _pulled(after: Tensor, state: Tensor, g: Tensor) -> Tensor:
+    # To the bit what `grad_outputs=g` gives; that argument imports sympy, a second of every job.
+    return torch.autograd.grad((after * g).sum(), state, retain_graph=True)[0]
+
+
 def _through(
     model: LoopedLM, state: Tensor, k: int, gradients: Mapping[str, Tensor | None]
 ) -> dict[str, Tensor | None]:
@@ -183,7 +188,7 @@ def _through(
     return {
         source: None
         if g is None
-        else torch.autograd.grad(after, state, grad_outputs=g, retain_graph=True)[0]
+        else _pulled(after, state, g)
         for source, g in gradients.items()
     }
 
