@@ -24,16 +24,14 @@ rule measure:
         settings=canonical(study.config.measurement.identity()),
         tokens=study.tokens,
         runs=f"{WORK}/runs",
-        results=lambda wildcards: f"{RESULTS}/runs",
-        measurement=study.measurement_hash,
         device=study.config.device,
     message:
         "measuring {wildcards.run}"
     shell:
         "blindspot measure --spec {params.spec:q} --settings {params.settings:q}"
         " --name {wildcards.run} --tokens {params.tokens:q} --state {params.runs:q}/{wildcards.run}"
-        " --out {params.results:q}/{wildcards.run}/measure-{params.measurement}"
-        " --device {params.device} --threads {threads} 2>&1 | tee {log:q}"
+        ' --out "$(dirname {output:q})" --device {params.device}'
+        " --threads {threads} 2>&1 | tee {log:q}"
 
 
 rule throughput:

@@ -24,7 +24,6 @@ rule train:
         spec=lambda wildcards: spec_of(wildcards.run),
         tokens=study.tokens,
         runs=f"{WORK}/runs",
-        results=lambda wildcards: f"{RESULTS}/runs",
         device=study.config.device,
         execution=canonical(study.config.execution.identity()),
         # On one node it starts its ranks itself; over nodes Slurm's srun does.
@@ -36,7 +35,7 @@ rule train:
         "training {wildcards.run}"
     shell:
         "{params.start}blindspot train --spec {params.spec:q} --name {wildcards.run} --tokens {params.tokens:q}"
-        " --out {params.results:q}/{wildcards.run} --state {params.runs:q}/{wildcards.run}"
+        ' --out "$(dirname {output:q})" --state {params.runs:q}/{wildcards.run}'
         " --device {params.device} --threads {threads} --gpus {params.ranks}"
         " --execution {params.execution:q}"
         " 2>&1 | tee -a {log:q}"
