@@ -215,6 +215,13 @@ def main() -> None:
     """Run the command line; a user's fault is one message and an exit code, no traceback."""
     try:
         app()
+    except SystemExit as end:
+        if "torch" in sys.modules and isinstance(end.code, int | None):
+            # All is written and closed by now. Taking torch apart takes most of a second of a job.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(end.code or 0)
+        raise
     except BlindspotError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
