@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 Counts = NDArray[np.uint32]
 Positions = NDArray[np.int64]
 
+#: What the paper's pattern does not match.
+_LOST = re.compile(r"(?![A-Za-z0-9_])\w")
 #: Distinct units that are remembered; then memory starts over.
 REMEMBERED = 1 << 20
 
@@ -195,9 +197,9 @@ class Encoder:
             words = self._pattern.findall(text)
             sizes = np.fromiter(map(len, words), np.int64, len(words))
             stops = np.cumsum(sizes)
-            if len(words) == 0 or stops[-1] < len(text):  # something is lost
-                spans = [match.span() for match in self._pattern.finditer(text)]
-                stops = np.array(spans, dtype=np.int64).reshape(-1, 2)[:, 1]
+            if len(words) and stops[-1] < len(text):  # something is lost: characters shift
+                gone = [match.start() for match in _LOST.finditer(text)]
+                stops = np.delete(np.arange(len(text)), gone)[stops - 1] + 1
             ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
             counts = np.diff(np.searchsorted(stops, ends, side="right"), prepend=0)
             inside = np.stack([stops - sizes, stops], axis=1)
