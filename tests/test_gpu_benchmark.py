@@ -53,13 +53,15 @@ MISSING = [
 ]
 BARE = f"""
 import sys
+from importlib.machinery import PathFinder
 
-class Missing:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {MISSING}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+class Rest(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        missing = name.partition(".")[0] in {MISSING}
+        return None if missing else super().find_spec(name, path, target)
 
-sys.meta_path.insert(0, Missing())
+sys.meta_path = [Rest if finder is PathFinder else finder for finder in sys.meta_path]
 """
 
 
