@@ -201,6 +201,8 @@ def test_hours_from_records_of_the_same_shape(tmp_path: Path):
     around = 5.0 + estimate_module.JOB
     assert estimator.train(study.runs[2].spec) == pytest.approx(20 + around)
     assert estimator.measure(study.runs[2].spec) == pytest.approx(8 + around)
+    # On two devices each works half as long, and both start.
+    assert estimator.train(study.runs[2].spec, gpus=2) == pytest.approx(20 + 2 * around)
     row = rows_of(study)["0.1m", "terminal-rms"]
     assert float(row["train_hours"]) == pytest.approx((20 + around) / 3600)
     # Of another objective: scaled by FLOPs, and said so.
@@ -251,7 +253,7 @@ def test_a_calibration_of_other_code_does_not_count(tmp_path: Path, monkeypatch)
 def test_wall_price_and_total(tmp_path: Path, monkeypatch):
     """Six jobs of 10 s on 2 cores: the work shared, half a job of raggedness, publishing."""
     study = load(tmp_path, sizes={"0.1m": None}, forecast={"rate": 36.0, "currency": "EUR"})
-    monkeypatch.setattr(Estimator, "train", lambda self, spec, left=1.0: 7.0 * left)
+    monkeypatch.setattr(Estimator, "train", lambda self, spec, left=1.0, gpus=1: 7.0 * left)
     monkeypatch.setattr(Estimator, "measure", lambda self, spec: 3.0)
     monkeypatch.setattr(Estimator, "throughput", lambda self, size: 4.0)
     monkeypatch.setattr(Forecast, "_published", lambda self: 0.0)
@@ -263,6 +265,10 @@ def test_wall_price_and_total(tmp_path: Path, monkeypatch):
     assert forecast.wall(rows, 1) == pytest.approx(90 + 4)
     assert forecast.wall(rows, 100) == pytest.approx(10 + 4)  # no less than one run's chain
     assert float(rows_of(study)["0.1m", "perloop-rms"]["cost"]) == pytest.approx(36 * 30 / 3600)
+    # Two devices a run spend as much together, and a run's own chain is shorter.
+    shared = load(tmp_path, sizes={"0.1m": {"d_model": 64, "layers": 1, "heads": 2, "batch": 4,
+                                            "gpus": 2}})  # fmt: skip
+    assert Forecast(shared, 2).wall(Forecast(shared, 2).rows(), 100) == pytest.approx(7 / 2 + 3 + 4)
     total = forecast.total(rows)
     assert "9 trainings, 9 measurements, 1 timings" in total
     assert "0.94 EUR" in total and "on 2 cores" in total

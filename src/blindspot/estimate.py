@@ -95,7 +95,7 @@ def calibrations(work: Path) -> list[Calibration]:
 
 @dataclass(frozen=True)
 class Timed:
-    """A finished training: its class, seconds and FLOPs a step."""
+    """A finished training: its class, device-seconds and FLOPs a step."""
 
     key: str
     spec: RunSpec
@@ -179,7 +179,8 @@ class Estimator:
             p = record.provenance
             try:
                 spec = RunSpec.model_validate(record.spec)
-                seconds = float(p["seconds"]) / int(record.value["steps"])
+                ranks = int((p.get("execution") or {}).get("ranks", 1))
+                seconds = ranks * float(p["seconds"]) / int(record.value["steps"])
                 device, threads = str(p["device"]), int(p["threads"])
             except (KeyError, TypeError, ValueError):
                 continue
@@ -244,12 +245,12 @@ class Estimator:
         exact = [self._calibrated(spec)] + ([] if self.kind == "cpu" else [self._recorded(spec)])
         return any(found is not None for found in exact)
 
-    def train(self, spec: RunSpec, left: float = 1.0) -> float | None:
-        """Seconds of a job that does the share `left` of a training."""
+    def train(self, spec: RunSpec, left: float = 1.0, gpus: int = 1) -> float | None:
+        """Device-seconds of a job that does the share `left` of a training on `gpus` devices."""
         steps, per_step = self.steps(spec), self.step(spec)
         if steps is None or per_step is None:
             return None
-        return per_step * steps * left + self.start + JOB
+        return per_step * steps * left + gpus * (self.start + JOB)
 
     def step(self, spec: RunSpec) -> float | None:
         """Seconds of an optimizer step, its share of validation passes included."""

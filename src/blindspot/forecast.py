@@ -74,7 +74,7 @@ class Forecast:
         flops = e.flops(spec)
         todo = [p for p in group if p.action == "train"]
         measured = sum(p.action in ("train", "measure") for p in group)
-        train = _sum([e.train(spec, p.left) for p in todo])
+        train = _sum([e.train(spec, p.left, self.gpus(p)) for p in todo])
         measure = _sum([e.measure(spec)] * measured)
         share = sum(p.left for p in todo)
         return Row(
@@ -88,19 +88,25 @@ class Forecast:
             measure,
         )
 
+    def gpus(self, planned: Planned) -> int:
+        """Devices that train a run together."""
+        return self.study.config.sizes[planned.run.size].gpus
+
     def wall(self, rows: Sequence[Row], devices: int) -> float | None:
         """Seconds until all is done on so many devices (GPUs or cores), by the better of two
         bounds: the work shared equally, and the longest chain of one run."""
         e = self.estimator
-        chains = []
+        chains, spent = [], []
         for row in rows:
             for p in row.planned:
                 if p.action in ("train", "measure"):
-                    spec = p.run.spec
-                    own = [e.train(spec, p.left)] if p.action == "train" else []
-                    chains.append(_sum([*own, e.measure(spec)]))
+                    spec, gpus = p.run.spec, self.gpus(p)
+                    own = [e.train(spec, p.left, gpus)] if p.action == "train" else []
+                    spent.append(_sum([*own, e.measure(spec)]))
+                    shared = [None if s is None else s / gpus for s in own]
+                    chains.append(_sum([*shared, e.measure(spec)]))
         timings = [e.throughput(size) for size in self.plan.untimed()]
-        work, alone = _sum(chains), _sum(timings)
+        work, alone = _sum(spent), _sum(timings)
         if work is None or alone is None:
             return None
         # The last job leaves the other devices idle: half of one, on average.
