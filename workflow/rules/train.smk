@@ -15,8 +15,8 @@ rule train:
         "../../envs/blindspot.yaml"
     threads: 1
     resources:
-        gpu=lambda wildcards: GPUS * size_of(wildcards.run).gpus,
-        nodes=lambda wildcards: size_of(wildcards.run).nodes,
+        gpu=by_size(lambda size: GPUS * size.gpus),
+        nodes=by_size(lambda size: size.nodes),
         mem_mb=16000,
         # A job gets as many turns as it needs: it saves its state ahead of the limit and goes on.
         runtime=240,
@@ -27,10 +27,8 @@ rule train:
         device=study.config.device,
         execution=canonical(study.config.execution.identity()),
         # On one node it starts its ranks itself; over nodes Slurm's srun does.
-        start=lambda wildcards, resources: "srun " if resources.nodes > 1 else "",
-        ranks=lambda wildcards, resources: (
-            0 if resources.nodes > 1 else size_of(wildcards.run).gpus
-        ),
+        start=by_size(lambda size: "srun " if size.nodes > 1 else ""),
+        ranks=by_size(lambda size: 0 if size.nodes > 1 else size.gpus),
     message:
         "training {wildcards.run}"
     shell:
