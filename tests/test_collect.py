@@ -210,6 +210,7 @@ FAULTS: list[tuple[str, Callable[[Path], None], str]] = [
     ("run.json", record(steps=300), "steps 300"),
     ("run.json", record(tokens_seen=1), "tokens_seen 1"),
     ("run.json", record(data={"tokens": 2}), "other token files"),
+    ("run.json", record(data={"splits": {"train": {"sha256": "a"}}}), "other token files"),
     ("run.json", record(spec={}), "no run specification"),
     ("run.json", record(files={"trajectory.csv": "0" * 64}), "SHA-256"),
     ("measure.json", record(revision=99), "revision 99"),

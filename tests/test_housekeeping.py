@@ -82,19 +82,21 @@ def test_gc_keeps_what_any_study_uses(place: Path):
     orphan = state(small, "0.1m/perloop-rms/seed42-00000000")
     strange = state(small, "9m/gone/seed1-11111111")
     for folder in (small.tokens, small.corpus, small.work / "tokens/old-12345678",
-                   small.work / "corpora/old-12345678"):  # fmt: skip
+                   small.work / "corpora/old-12345678",
+                   small.work / "tokenizers/old-12345678"):  # fmt: skip
         folder.mkdir(parents=True)
         (folder / "data").write_bytes(b"y" * 500)
     found = housekeeping.unused(small, users(small), results=False)
     assert paths(found) == {
-        orphan, strange, small.work / "tokens/old-12345678", small.work / "corpora/old-12345678"
+        orphan, strange, small.work / "tokens/old-12345678", small.work / "corpora/old-12345678",
+        small.work / "tokenizers/old-12345678",
     }  # fmt: skip
     assert {p.kind: p.bytes for p in found} == {
-        "states of runs": 1000, "tokens": 500, "corpora": 500
+        "states of runs": 1000, "tokens": 500, "corpora": 500, "tokenizers": 500
     }  # fmt: skip
     known = users(small)
     listed = text(housekeeping.collect_garbage(small, known, results=False, delete=False))
-    assert "all together" in listed and "3.0 kB" in listed
+    assert "all together" in listed and "3.5 kB" in listed
     assert orphan.exists()  # dry
     housekeeping.collect_garbage(small, known, results=False, delete=True)
     assert not orphan.exists() and not strange.exists() and not strange.parent.parent.exists()

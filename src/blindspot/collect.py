@@ -119,13 +119,20 @@ def _run_row(record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _ids(record: dict[str, Any]) -> Any:
+    """What says which token ids a run was trained on; how their files are laid out may differ."""
+    data = record.get("data") or {}
+    splits = data.get("splits")
+    return [s.get("sha256") for _, s in sorted(splits.items())] if splits else data
+
+
 def _check_together(
     study: Study, records: list[tuple[Run, dict[str, Any]]], exits: pd.DataFrame
 ) -> None:
     """Faults that only show when runs are laid side by side."""
     first_run, first = records[0]
     for run, record in records:
-        if record.get("data") != first.get("data"):
+        if _ids(record) != _ids(first):
             raise refuse(
                 study.results / "runs" / run.name / "run.json",
                 f"was trained on other token files than {first_run.name} (key data)",

@@ -22,6 +22,9 @@ from blindspot.progress import holder
 from blindspot.status import duration
 from blindspot.study import Study
 
+#: Folders of work/ that hold data; each of theirs is named by its content.
+DATA = ("tokens", "tokenizers", "corpora")
+
 
 @dataclass
 class Users:
@@ -35,11 +38,15 @@ class Users:
         return self._with(name, lambda s: {run.name for run in s.runs})
 
     def of_folder(self, path: Path) -> list[str]:
-        """Names of the studies whose corpus or tokens that folder is."""
-        return self._with(path.name, lambda s: {s.corpus.name, s.tokens.name})
+        """Names of the studies whose corpus, tokenizer or tokens that folder is."""
+        return self._with(path.name, lambda s: {s.corpus.name, s.tokens.name, *_tokenizer(s)})
 
     def _with(self, name: str, names: Any) -> list[str]:
         return list(dict.fromkeys(s.config.study for s in self.studies if name in names(s)))
+
+
+def _tokenizer(study: Study) -> list[str]:
+    return [study.tokenizer.parent.name] if study.tokenizer else []
 
 
 def users(study: Study, base: Path, more: Iterable[Sequence[Path]] = ()) -> Users:
@@ -208,8 +215,8 @@ def unused(study: Study, known: Users, results: bool) -> list[Piece]:
             held = holder(state)
             kept = f"held by {held}" if held and held.alive is not False else ""
             found.append(Piece("states of runs", state, inventory.size_of(state), kept))
-    for kind, stage in (("tokens", "tokens"), ("corpora", "corpora")):
-        for folder in sorted((study.work / stage).glob("*")):
+    for kind in DATA:
+        for folder in sorted((study.work / kind).glob("*")):
             if folder.is_dir() and not known.of_folder(folder):
                 found.append(Piece(kind, folder, inventory.size_of(folder)))
     if results:
@@ -284,9 +291,7 @@ def _delete(piece: Piece) -> str:
         return str(error)
     # Folders of a size or cell that hold nothing more.
     for folder in list(piece.path.parents)[:2]:
-        if folder.name not in ("runs", "tokens", "corpora", "throughput") and not any(
-            folder.iterdir()
-        ):
+        if folder.name not in ("runs", *DATA, "throughput") and not any(folder.iterdir()):
             folder.rmdir()
         else:
             break
