@@ -116,6 +116,11 @@ def by_size(ask):
     return lambda wildcards: values[RUNS[wildcards.run].size]
 
 
+def options(**values) -> str:
+    """Options of a command line that are the same for all jobs of a rule."""
+    return shlex.join(word for key, value in values.items() for word in (f"--{key}", str(value)))
+
+
 def finished(name: str) -> Path:
     return study.results / "runs" / name / "run.json"
 

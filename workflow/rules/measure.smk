@@ -21,16 +21,17 @@ rule measure:
         runtime=120,
     params:
         spec=lambda wildcards: spec_of(wildcards.run),
-        settings=canonical(study.config.measurement.identity()),
-        tokens=study.tokens,
         runs=f"{WORK}/runs",
-        device=study.config.device,
+        options=options(
+            settings=canonical(study.config.measurement.identity()),
+            tokens=study.tokens,
+            device=study.config.device,
+        ),
     message:
         "measuring {wildcards.run}"
     shell:
-        "blindspot measure --spec {params.spec:q} --settings {params.settings:q}"
-        " --name {wildcards.run} --tokens {params.tokens:q} --state {params.runs:q}/{wildcards.run}"
-        ' --out "$(dirname {output:q})" --device {params.device}'
+        "blindspot measure --spec {params.spec:q} --name {wildcards.run}"
+        ' --out "$(dirname {output:q})" --state {params.runs:q}/{wildcards.run} {params.options}'
         " --threads {threads} 2>&1 | tee {log:q}"
 
 

@@ -22,21 +22,22 @@ rule train:
         runtime=240,
     params:
         spec=lambda wildcards: spec_of(wildcards.run),
-        tokens=study.tokens,
         runs=f"{WORK}/runs",
-        device=study.config.device,
-        execution=canonical(study.config.execution.identity()),
+        # In one piece: each placeholder costs a dry run of a thousand jobs a tenth of a second.
+        options=options(
+            tokens=study.tokens,
+            device=study.config.device,
+            execution=canonical(study.config.execution.identity()),
+        ),
         # On one node it starts its ranks itself; over nodes Slurm's srun does.
         start=by_size(lambda size: "srun " if size.nodes > 1 else ""),
         ranks=by_size(lambda size: 0 if size.nodes > 1 else size.gpus),
     message:
         "training {wildcards.run}"
     shell:
-        "{params.start}blindspot train --spec {params.spec:q} --name {wildcards.run} --tokens {params.tokens:q}"
-        ' --out "$(dirname {output:q})" --state {params.runs:q}/{wildcards.run}'
-        " --device {params.device} --threads {threads} --gpus {params.ranks}"
-        " --execution {params.execution:q}"
-        " 2>&1 | tee -a {log:q}"
+        "{params.start}blindspot train --spec {params.spec:q} --name {wildcards.run}"
+        ' --out "$(dirname {output:q})" --state {params.runs:q}/{wildcards.run} {params.options}'
+        " --threads {threads} --gpus {params.ranks} 2>&1 | tee -a {log:q}"
 
 
 rule runs:
