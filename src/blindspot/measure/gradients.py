@@ -186,10 +186,7 @@ def _through(
     with torch.enable_grad():
         after = model.loop(state, k)
     return {
-        source: None
-        if g is None
-        else _pulled(after, state, g)
-        for source, g in gradients.items()
+        source: None if g is None else _pulled(after, state, g) for source, g in gradients.items()
     }
 
 
