@@ -108,10 +108,8 @@ def clone(where):
 def lose_record(name):
     def change(where):
         run = load(where).runs[3].name
-        measured = f"measure-{load(where).measurement_hash}/measure.json"
-        (
-            where / "results/tiny/runs" / run / (measured if name == "measure" else "run.json")
-        ).unlink()
+        folder = where / "results/tiny/runs" / run
+        next(folder.glob(name)).unlink()
 
     return change
 
@@ -182,7 +180,7 @@ def runs(chosen=lambda run: True, train=True, more=lambda where: set()):
 
 def documents(where, fresh):
     """The report and the README: they show everything."""
-    return {job for job in publish(fresh) if re.match("report|README|readme", job)}
+    return {job for job in publish(fresh) if re.match("report|page", job)}
 
 
 SOURCE = {"PYTHONPATH": "src"}
@@ -244,10 +242,11 @@ ROWS = {
     "the text of the corpus": Row(text, runs(more=data)),
     "a `run.json` deleted": Row(
         lose_record("run.json"),
-        runs(lambda run: (run.cell, run.seed) == ("perloop-rms", 2)),
+        # Its measurement is of the same weights, and is there.
+        lambda w, f: {f"training {load(w).runs[3].name}"} | publish(f),
     ),
     "a `measure.json` deleted": Row(
-        lose_record("measure-{}/measure.json"),
+        lose_record("measure-*/measure.json"),
         runs(lambda run: (run.cell, run.seed) == ("perloop-rms", 2), False),
     ),
     "a table deleted": Row(

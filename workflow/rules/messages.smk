@@ -127,7 +127,8 @@ def finish() -> None:
     lines = [f"Study {study.config.study}: done. Results are in {RESULTS}/"]
     if html.exists():
         lines.append(f"Report: {html.resolve().as_uri()}")
-    if (study.results / "tables" / "main.csv").exists():
+    # Where only some tables were asked for, there may not be both.
+    if all((study.results / "tables" / f"{name}.csv").exists() for name in ("main", "depth")):
         lines.append(summary(study.results))
     if (study.results / "claims.csv").exists():
         from blindspot import claims  # pandas: not at parse time
