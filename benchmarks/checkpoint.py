@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import rows
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src")]
@@ -64,14 +65,9 @@ def main() -> None:
         f"{np.median(reads):.2f}",
     ]
     row += [f"{copy / 300:.2%}", f"{save / 300:.2%}"]
-    print("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS))
-    print("| " + " | ".join(map(str, row)) + " |")
+    rows.show(COLUMNS, [row])
     if a.out:
-        new = not a.out.exists()
-        with open(a.out, "a", encoding="utf-8") as file:
-            if new:
-                print(*COLUMNS, sep=",", file=file)
-            print(*row, sep=",", file=file)
+        rows.keep(a.out, COLUMNS, [row])
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import rows
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src")]
@@ -90,14 +91,9 @@ def main() -> None:
     low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
     values = (middle, low, high, bound, middle / bound, timed, middle / timed)
     row = [a.shape, a.threads, *(f"{x:.3f}" for x in values)]
-    print("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS))
-    print("| " + " | ".join(map(str, row)) + " |")
+    rows.show(COLUMNS, [row])
     if a.out:
-        new = not a.out.exists()
-        with open(a.out, "a", encoding="utf-8") as file:
-            if new:
-                print(*COLUMNS, sep=",", file=file)
-            print(*row, sep=",", file=file)
+        rows.keep(a.out, COLUMNS, [row])
 
 
 if __name__ == "__main__":

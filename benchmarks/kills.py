@@ -16,6 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import rows
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
@@ -60,11 +61,7 @@ def main() -> None:
     row |= {"seconds": round(time.monotonic() - started)}
     print(row)
     if a.out:
-        new = not a.out.exists()
-        with open(a.out, "a", encoding="utf-8") as file:
-            if new:
-                print(*row, sep=",", file=file)
-            print(*row.values(), sep=",", file=file)
+        rows.keep(a.out, list(row), [list(row.values())])
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ attention, full logits, and `torch.optim.AdamW`; dropout is 0, since it has none
 """
 
 import argparse
-import csv
 import os
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import rows
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
@@ -161,16 +161,16 @@ def measure(
         worker.stdin.close()
         worker.wait()
     tokens = steps * BATCH[shape] * SHAPES[shape]["context"]
-    rows = []
+    found = []
     for v in variants:
         ratios = np.array(seconds["reference"]) / np.array(seconds[v])
         low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
-        rows.append(
+        found.append(
             [shape, v, threads, round(tokens / np.median(seconds[v]))]
             + [f"{x:.3g}" for x in (middle, low, high)]
             + [round(peak[v] / 2**20), f"{peak[v] / peak['reference']:.2f}", f"{warmup[v]:.1f}"]
         )
-    return rows
+    return found
 
 
 def main() -> None:
@@ -186,15 +186,10 @@ def main() -> None:
     if a.worker:
         return work(a.shape, a.worker, a.threads)
     variants = ["reference", *a.variants.split(",")]
-    rows = measure(a.shape, variants, a.rounds, a.steps, a.threads)
-    print("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS))
-    for row in rows:
-        print("| " + " | ".join(map(str, row)) + " |")
+    found = measure(a.shape, variants, a.rounds, a.steps, a.threads)
+    rows.show(COLUMNS, found)
     if a.out:
-        new = not a.out.exists()
-        with open(a.out, "a", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerows(([COLUMNS] if new else []) + rows)
+        rows.keep(a.out, COLUMNS, found)
     return None
 
 

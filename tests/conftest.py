@@ -11,3 +11,22 @@ def one_thread():
     except ImportError:
         return
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory):
+    """Token files of a toy text, and the identity of their data."""
+    from training import toy_tokens
+
+    return toy_tokens(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture
+def job(tokens, tmp_path):
+    """Makes toy trainings on `tokens`."""
+    from training import toy_job
+
+    def make(cell="perloop-rms", where="run", **changes):
+        return toy_job(tokens, tmp_path / where, cell, **changes)
+
+    return make

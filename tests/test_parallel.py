@@ -15,12 +15,7 @@ from blindspot import checkpoint, parallel
 from blindspot.errors import BlindspotError
 from blindspot.parallel import World
 from blindspot.train import train
-from training import assert_same_run, toy_job, toy_tokens, trajectory, weights
-
-
-@pytest.fixture(scope="module")
-def tokens(tmp_path_factory):
-    return toy_tokens(tmp_path_factory.mktemp("data"))
+from training import assert_same_run, toy_job, trajectory, weights
 
 
 def command(job, ranks=2):

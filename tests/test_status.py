@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from blindspot import progress as progress_module
+from blindspot.planning import Plan
 from blindspot.progress import holder, progress
 from blindspot.status import duration, status
 from blindspot.study import Study
@@ -186,6 +187,16 @@ def test_slurm_is_asked_once_and_may_fail(tmp_path: Path, monkeypatch):
     assert progress_module._slurm_jobs() is None
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     assert progress_module._slurm_jobs() is None
+
+
+def test_a_plan_of_many_runs_asks_slurm_once(study: Study, monkeypatch):
+    asked = []
+    monkeypatch.setattr(progress_module, "_slurm_jobs", lambda: asked.append(1) or {"77"})
+    for number in range(3):
+        record = {"host": "node7", "pid": 4711, "slurm_job": "77"}
+        (state(study, number) / "lock").write_text(json.dumps(record))
+    assert [planned.action for planned in Plan(study).runs] == ["train"] * len(study.runs)
+    assert asked == [1]
 
 
 def test_durations():

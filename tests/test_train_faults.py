@@ -19,20 +19,7 @@ from blindspot.errors import BlindspotError, LockedError, NonFiniteError
 from blindspot.lock import exclusive
 from blindspot.spec import Training
 from blindspot.train import train
-from training import EACH_STEP, assert_same_run, toy_job, toy_tokens, trajectory, weights
-
-
-@pytest.fixture(scope="module")
-def tokens(tmp_path_factory):
-    return toy_tokens(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture
-def job(tokens, tmp_path):
-    def make(cell="perloop-rms", where="run", **changes):
-        return toy_job(tokens, tmp_path / where, cell, **changes)
-
-    return make
+from training import EACH_STEP, assert_same_run, toy_job, trajectory, weights
 
 
 def before_steps(monkeypatch, steps, action):

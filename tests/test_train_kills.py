@@ -10,7 +10,7 @@ import pytest
 
 from blindspot import checkpoint
 from killing import PLACES, Plan, attempt, caught, random_plan, server
-from training import assert_same_run, toy_job, toy_tokens
+from training import assert_same_run, toy_job
 
 CELLS = (
     "terminal-rms",
@@ -27,11 +27,6 @@ INTERRUPTIONS = 6
 @pytest.fixture(scope="module")
 def context():
     return server()
-
-
-@pytest.fixture(scope="module")
-def tokens(tmp_path_factory):
-    return toy_tokens(tmp_path_factory.mktemp("data"))
 
 
 @pytest.mark.parametrize("cell", CELLS)

@@ -1,4 +1,4 @@
-"""Digests of a user's own files; of text remembered, because every job of a study asks for them."""
+"""Digests of a user's own files, remembered, because every job of a study asks for them."""
 
 import contextlib
 import hashlib
@@ -63,12 +63,12 @@ def identified(corpus: LocalCorpus, digests: Digests) -> LocalCorpus:
     return corpus.model_copy(update={"sha256": found})
 
 
-def pinned(tokenizer: FileTokenizer) -> FileTokenizer:
+def pinned(tokenizer: FileTokenizer, digests: Digests) -> FileTokenizer:
     """Fill in the digest of a tokenizer's file, or check it against the pinned one."""
     path = Path(tokenizer.path)
     if not path.is_file():
         raise BlindspotError(f"tokenizer.path: {path}: no such file")
-    found = sha256_file(path)
+    found = digests.sha256(path)
     if tokenizer.sha256 not in (None, found):
         raise BlindspotError(
             f"tokenizer.sha256: {path} has {found}, the config pins {tokenizer.sha256}; restore "

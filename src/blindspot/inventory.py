@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blindspot.spec import RunSpec, digest
+from blindspot.spec import RunSpec
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,3 @@ def modified(path: Path) -> float:
         except OSError:
             continue
     return max(times)
-
-
-def data_identity(spec: dict[str, Any]) -> str:
-    """A short name for the data that a specification names."""
-    return digest(spec.get("data"))

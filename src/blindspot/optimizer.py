@@ -51,10 +51,6 @@ class AdamW:
             maximize=False,
         )
 
-    def applied(self) -> int:
-        """Steps that were applied."""
-        return int(self.counts[0])
-
     def set_applied(self, steps: int) -> None:
         for count in self.counts:
             count.fill_(steps)

@@ -3,7 +3,7 @@
 Imports neither torch nor pandas.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, Literal
 from blindspot import inventory
 from blindspot.diff import differences, shown
 from blindspot.inventory import Record
-from blindspot.progress import progress
+from blindspot.progress import Progress, progress
 from blindspot.revisions import MEASUREMENT_REVISION
 from blindspot.spec import canonical
 from blindspot.study import Run, Study
@@ -61,22 +61,29 @@ class Plan:
     @cached_property
     def runs(self) -> list[Planned]:
         remade = {run.name for run in self.study.remade}
-        return [self._planned(run, run.name in remade) for run in self.study.runs]
+        results = self.study.results / "runs"
+        todo = [
+            run
+            for run in self.study.runs
+            if run.name not in remade and not (results / run.name / "run.json").exists()
+        ]
+        # All together: Slurm is asked once, if at all.
+        started = {found.run.name: found for found in progress(self.study, todo)}
+        return [self._planned(run, started.get(run.name), remade) for run in self.study.runs]
 
-    def _planned(self, run: Run, remade: bool) -> Planned:
+    def _planned(self, run: Run, started: Progress | None, remade: Collection[str]) -> Planned:
         folder = self.study.results / "runs" / run.name
-        if remade:
+        if run.name in remade:
             return Planned(run, "train", 1.0)
-        if (folder / "run.json").exists():
+        if started is None:
             if (folder / f"measure-{self.study.measurement_hash}" / "measure.json").exists():
                 return Planned(run, "cached", 0.0)
             state = self.study.work / "runs" / run.name / "weights.safetensors"
             return Planned(run, "measure" if state.exists() else "impossible", 0.0)
-        (found,) = progress(self.study, [run])
-        if found.state == "trained":
+        if started.state == "trained":
             return Planned(run, "train", 0.0)
         saved = sorted((self.study.work / "runs" / run.name).glob("step-*.safetensors"))
-        done = int(saved[-1].stem[5:]) / found.steps if saved and found.steps else 0.0
+        done = int(saved[-1].stem[5:]) / started.steps if saved and started.steps else 0.0
         return Planned(run, "train", 1.0 - min(done, 1.0))
 
     def untimed(self) -> list[str]:

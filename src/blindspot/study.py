@@ -209,11 +209,11 @@ class Study:
         try:
             config = Config.model_validate(values)
             if isinstance(config.corpus, LocalCorpus):
-                digests = Digests(Path(config.work) / "digests.json")
-                known = identified(config.corpus, digests)
+                known = identified(config.corpus, _digests(config))
                 config = config.model_copy(update={"corpus": known})
             if isinstance(config.tokenizer, FileTokenizer):
-                config = config.model_copy(update={"tokenizer": pinned(config.tokenizer)})
+                chosen = pinned(config.tokenizer, _digests(config))
+                config = config.model_copy(update={"tokenizer": chosen})
             study = cls(config)
             _ = study.runs
         except ValidationError as error:
@@ -328,6 +328,10 @@ class Study:
                 },
             }
         )
+
+
+def _digests(config: Config) -> Digests:
+    return Digests(Path(config.work) / "digests.json")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ rule collect:
     conda:
         "../../envs/publish.yaml"
     params:
-        code=code_of("collect"),
+        code=lambda wildcards: code_of("collect"),
         configs=CONFIG_ARGUMENTS,
         override=canonical(OVERRIDE),
         identity=canonical(study.config.identity()),
@@ -47,7 +47,7 @@ rule table:
     conda:
         "../../envs/publish.yaml"
     params:
-        code=code_of("table"),
+        code=lambda wildcards: code_of("table"),
         collected=lambda wildcards, input: Path(input[0]).parent,
         out=lambda wildcards, output: Path(output[0]).parent,
         # With `input` among its arguments this is no reason to make a table again; the words are.
@@ -78,7 +78,7 @@ rule figure:
     conda:
         "../../envs/publish.yaml"
     params:
-        code=code_of("figure"),
+        code=lambda wildcards: code_of("figure"),
         collected=lambda wildcards, input: Path(input[0]).parent,
         out=lambda wildcards, output: Path(output[0]).parent,
         caption=lambda wildcards, input: caption("figures", FIGURES, wildcards.figure),
@@ -109,7 +109,7 @@ rule claims:
     conda:
         "../../envs/publish.yaml"
     params:
-        code=code_of("claims"),
+        code=lambda wildcards: code_of("claims"),
         collected=lambda wildcards, input: Path(input[0]).parent,
         out=lambda wildcards, output: Path(output[0]).parent,
     message:
