@@ -192,6 +192,10 @@ def test_lost_results_are_written_again_without_training(job, monkeypatch, capsy
     train(j)
     assert (j.out / "trajectory.csv").read_bytes() == before
     assert "already trained" in capsys.readouterr().err
+    # As a kill between the writing of the weights and the deletion of checkpoints leaves it.
+    (j.state / "step-00000020.safetensors").write_bytes(b"of no more use")
+    train(j)
+    assert not checkpoint.checkpoints(j.state)
 
 
 def test_a_second_trainer_is_refused_and_a_dead_one_is_not_in_the_way(job):

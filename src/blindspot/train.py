@@ -103,6 +103,8 @@ def train(job: Job) -> None:
                     write_json(job.out / FAILED, record | {"error": str(error)})
                 raise
         if world.first:
+            # Here, so that a kill just after the weights were written leaves nothing for good.
+            checkpoint.prune(job.state, keep=0)
             execution = job.execution.identity() | {"ranks": world.size}
             device = resolve(job.device)
             outcome.publish(job.name, job.spec, job.tokens, job.out, meta, execution, device)
@@ -228,7 +230,6 @@ class Trainer:
         if self.world.first:
             tensors = dict(self.model.named_parameters())
             checkpoint.write(self.job.state / checkpoint.WEIGHTS, tensors, meta)
-            checkpoint.prune(self.job.state, keep=0)
         return meta
 
     def _ids(self, step: int) -> Tensor:
