@@ -34,12 +34,11 @@ def machine() -> str:
     """Processor, cores and versions in one line."""
     import torch
 
-    from blindspot.provenance import processor
+    from blindspot.provenance import cores, processor
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     load = f"load {os.getloadavg()[0]:.1f} at the start" if hasattr(os, "getloadavg") else ""
     return (
-        f"{processor()}, {cores} cores, {platform.system()} {platform.machine()}, Python "
+        f"{processor()}, {cores()} cores, {platform.system()} {platform.machine()}, Python "
         f"{platform.python_version()}, torch {torch.__version__}, {load}"
     )
 

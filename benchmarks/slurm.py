@@ -13,7 +13,6 @@ installed into a folder of its own for the occasion, and the two are measured in
 
 import csv
 import itertools
-import os
 import statistics
 import subprocess
 import sys
@@ -130,7 +129,7 @@ def main(jobs: int) -> None:
         writer.writeheader()
         writer.writerows(rows)
     slurm = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True).stdout.strip()
-    cores, processor = len(os.sched_getaffinity(0)), provenance.device_name("cpu")
+    cores, processor = provenance.cores(), provenance.device_name("cpu")
     lines = [
         "# On a real Slurm: this executor and Snakemake's official plugin",
         "",

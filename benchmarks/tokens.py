@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-from blindspot import corpus, stream, tokenizer
+from blindspot import corpus, provenance, stream, tokenizer
 from blindspot.encode import Encoder
 from blindspot.spec import (
     DEFAULT_PATTERN,
@@ -62,7 +62,7 @@ def encoding(texts: list[str]) -> list[dict[str, object]]:
     vocabulary, find = words.get_vocab(), re.compile(DEFAULT_PATTERN).findall
     text = "".join(pieces)
     batches = [batch.pieces for batch in stream._batches(iter(pieces))]
-    cpus = len(os.sched_getaffinity(0))
+    cpus = provenance.cores()
 
     def ours(encoder: Encoder, threads: int) -> np.ndarray:
         with ThreadPoolExecutor(threads) as pool:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import reference_model as plain
-from blindspot import corpus, tokenizer
+from blindspot import corpus, heads, tokenizer
 from blindspot.measure import exits
 from blindspot.measure.subject import windows
 from blindspot.spec import DataSpec, LocalCorpus, Windows
@@ -83,13 +83,14 @@ class Known:
     def __init__(self, cost, vocab=3):
         self.cost = torch.tensor(cost, dtype=torch.float64)
         self.spec = toy_model(vocab_size=vocab)
-        self.embedding = torch.nn.Embedding(vocab, 1)
+        # Its readout is the logits already.
+        self.embedding = torch.nn.Embedding.from_pretrained(torch.eye(vocab, dtype=torch.float64))
 
     def __call__(self, inputs, loops):
         state = self.cost[: inputs.shape[1]].expand(inputs.shape).unsqueeze(-1)
         return [state] * (loops + 1)
 
-    def logits(self, state, k):
+    def readout(self, state, k):
         # p(0) = exp(-cost), and the others share the rest.
         rest = torch.log1p(-torch.exp(-state)) - math.log(self.spec.vocab_size - 1)
         return torch.cat([-state, rest, rest], dim=-1)
@@ -260,9 +261,11 @@ def test_slices_bound_the_logits_and_change_nothing(monkeypatch):
     """L-04: peak memory does not grow with the batch."""
     s = subject()
     whole, sizes = measured(s), []
-    monkeypatch.setattr(exits, "SLICE", 37 * 5)
-    logits = s.model.logits
-    monkeypatch.setattr(s.model, "logits", lambda h, k: (sizes.append(len(h)), logits(h, k))[1])
+    monkeypatch.setitem(heads.SLICE, "cpu", 37 * 5)
+    score = heads.F.cross_entropy
+    monkeypatch.setattr(
+        heads.F, "cross_entropy", lambda x, *a, **k: (sizes.append(len(x)), score(x, *a, **k))[1]
+    )
     sliced = measured(s)
     assert max(sizes) <= 5
     np.testing.assert_allclose([r["nll"] for r in sliced], [r["nll"] for r in whole], rtol=1e-12)

@@ -4,7 +4,6 @@ They read the config as Snakemake does: ./config.yaml, and `--configfile studies
 """
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from blindspot import provenance
 from blindspot.study import Study
 
 app = typer.Typer()
@@ -39,12 +39,7 @@ def status(base: Base = BASE, configfile: Files = None, override: Override = "{}
     console().print(show(load(base, configfile, override)))
 
 
-def available() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-CORES = available()
+CORES = provenance.cores()
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads of each training.")]
 Cores = Annotated[int, typer.Option(min=1, help="Trainings at once, where the CPU is used.")]
 

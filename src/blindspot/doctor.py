@@ -21,6 +21,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from blindspot import provenance
 from blindspot.errors import BlindspotError
 from blindspot.files import read_json, write_json, write_text
 from blindspot.study import Study
@@ -364,7 +365,7 @@ def on_the_node(folder: Path, latency: float) -> None:
         "round_trip": round(time.monotonic() - begin, 2),
         "executable": sys.executable,
         "python": sys.version.split()[0],
-        "cpus": len(os.sched_getaffinity(0)),
+        "cpus": provenance.cores(),
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
         "error": "",
     }

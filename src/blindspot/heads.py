@@ -96,11 +96,10 @@ def mean_cross_entropy(
     return mean, each
 
 
-@torch.no_grad()
 def token_cross_entropy(weight: Tensor, readout: Tensor, targets: Tensor) -> Tensor:
     """CE in nats of each target (...), read from (..., d): shape of targets, float32 or better.
 
-    Evaluation: its memory grows neither with batch nor with the number of depths.
+    For evaluation: without gradients its memory grows neither with batch nor with depths.
     """
     flat, answers = readout.flatten(0, -2), targets.flatten()
     size = rows(len(weight), weight.device)

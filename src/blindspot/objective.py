@@ -28,6 +28,7 @@ class Loss(NamedTuple):
     penalty: Tensor | None
 
 
+@torch.no_grad()
 def cross_entropy(model: LoopedLM, state: Tensor, k: int, targets: Tensor) -> Tensor:
     """Mean cross-entropy in nats of H_k (B, T, d) against targets (B, T), read at depth k; an
     observation, without gradients."""

@@ -49,6 +49,11 @@ def requeues() -> int:
     return int(given) if given.isdigit() else 0
 
 
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def process_seconds() -> float | None:
     """Seconds since this process began, imports included; None where the system does not tell."""
     try:

@@ -11,7 +11,6 @@ newlines, encoded as if in one go. The start token is never a target, so a model
 """
 
 import hashlib
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from blindspot import corpus, shards, stream
+from blindspot import corpus, provenance, shards, stream
 from blindspot.errors import BlindspotError
 from blindspot.files import atomic_path, read_json, sha256_file, write_json
 from blindspot.revisions import TOKENS_FORMAT
@@ -82,7 +81,7 @@ def build(
             shown.start(split, source["splits"][split]["bytes"])
             reader = stream.Reader(corpus_folder, split, source, shown)
             job = stream.SplitWriter(folder, split, settings.vocab_size, start, unk)
-            index[split] = job.write(encoder, reader, threads or len(os.sched_getaffinity(0)))
+            index[split] = job.write(encoder, reader, threads or provenance.cores())
     splits: dict[str, Any] = {}
     for split in corpus.SPLITS:
         parts = index[split]

@@ -35,8 +35,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
+from blindspot.heads import token_cross_entropy
 from blindspot.measure.subject import Row, Subject, number
 from blindspot.model import LoopedLM
 from blindspot.spec import Windows
@@ -64,8 +64,6 @@ PROTOCOLS = ("full", "paper", "release-figure")
 FILES = {"exits": COLUMNS}
 #: Windows of protocol `release-figure`.
 RELEASE_WINDOWS = 20 * 8
-#: Logits of one slice, in numbers: evaluation's memory grows neither with batch nor with depths.
-SLICE = 2**24
 
 
 class Size(NamedTuple):
@@ -125,14 +123,7 @@ def plan_of(tokens: int, windows: Windows, min_context: int) -> Plan:
 
 def token_nll(model: LoopedLM, state: Tensor, k: int, targets: Tensor) -> Tensor:
     """NLL in nats of each target (...) from H_k (..., d): shape of targets, float32 or better."""
-    flat, wanted = state.flatten(0, -2), targets.flatten()
-    size = max(1, SLICE // model.spec.vocab_size)
-    pieces = []
-    for part, answer in zip(flat.split(size), wanted.split(size), strict=True):
-        logits = model.logits(part, k)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        pieces.append(F.cross_entropy(logits, answer, reduction="none"))
-    return torch.cat(pieces).view(targets.shape)
+    return token_cross_entropy(model.embedding.weight, model.readout(state, k), targets)
 
 
 @torch.no_grad()
