@@ -1,32 +1,38 @@
 """Every benchmark of a machine without a GPU, one after the other, into tables: `make bench`.
 
 Writes the tables (CSV) beside this file, and a Markdown report with the machine stated into
-`results.md`. Nothing else should run meanwhile. `benchmarks/kills.py`, `slurm.py` and `gpu.sh` are
+`results.md`; one that fails is said to have failed, and the others run. Nothing else should run
+meanwhile. `benchmarks/kills.py`, `slurm.py` and `gpu.sh` are
 started by hand.
 """
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+#: What is run, and the CSV that it adds to, where it does not write its own.
 RUNS = {
     "Training steps, d 256, 4 layers, V 8,192, T 256, B 4, K 4, per-loop": (
-        "train.py --shape cpu --variants engine,recompute --out train.csv"
+        "train.py --shape cpu --variants engine,recompute",
+        "train.csv",
     ),
     "Training steps, 44M, B 8": (
-        "train.py --shape 44m --variants engine,recompute --rounds 3 --steps 1 --out train.csv"
+        "train.py --shape 44m --variants engine,recompute --warmup 1 --rounds 2 --steps 1",
+        "train.csv",
     ),
-    "All depths of one pass against K passes": "evaluate.py --out evaluate.csv",
-    "Checkpoints, 44M": "checkpoint.py --size 44m --out checkpoint.csv",
-    "Checkpoints, 129M": "checkpoint.py --size 129m --out checkpoint.csv",
-    "Where the time of a step goes": "profile_step.py --shape cpu",
-    "Tokenization": "tokens.py",
-    "Planning": "dryrun.py",
+    "All depths of one pass against K passes": ("evaluate.py", "evaluate.csv"),
+    "Checkpoints, 44M": ("checkpoint.py --size 44m", "checkpoint.csv"),
+    "Checkpoints, 129M": ("checkpoint.py --size 129m", "checkpoint.csv"),
+    "Where the time of a step goes": ("profile_step.py --shape cpu", None),
+    "Tokenization": ("tokens.py", None),
+    "Planning": ("dryrun.py", None),
 }
 
 
@@ -43,25 +49,34 @@ def machine() -> str:
     )
 
 
+def run(title: str, words: str, csv: str | None, folder: Path) -> tuple[list[str], bool]:
+    """One benchmark: its part of the report, and whether it ended well."""
+    print(f"==> {title}", flush=True)
+    started = time.monotonic()
+    out = ["--out", str(folder / csv)] if csv else []
+    done = subprocess.run(
+        [sys.executable, *words.split(), *out], cwd=HERE, stdout=subprocess.PIPE, text=True
+    )
+    print(done.stdout, flush=True)
+    if csv and (folder / csv).exists():
+        # A table that was made before stays until there is a new one.
+        shutil.copy(folder / csv, HERE / csv)
+    failed = f", **failed: exit code {done.returncode}**" if done.returncode else ""
+    part = [f"## {title}", "", f"`python benchmarks/{words}`"]
+    part[-1] += f", {time.monotonic() - started:.0f} s{failed}"
+    return [*part, "", done.stdout.strip(), ""], done.returncode == 0
+
+
 def main() -> None:
-    for old in ("train.csv", "evaluate.csv", "checkpoint.csv"):
-        (HERE / old).unlink(missing_ok=True)
     parts = ["# What `make bench` measured", "", f"{datetime.now(UTC):%Y-%m-%d}, {machine()}.", ""]
     failed = []
-    for title, words in RUNS.items():
-        print(f"==> {title}", flush=True)
-        started = time.monotonic()
-        done = subprocess.run(
-            [sys.executable, *words.split()], cwd=HERE, stdout=subprocess.PIPE, text=True
-        )
-        print(done.stdout, flush=True)
-        if done.returncode:
-            failed.append(title)
-            continue
-        command = f"python benchmarks/{words}"
-        parts += [f"## {title}", "", f"`{command}`, {time.monotonic() - started:.0f} s", ""]
-        parts += [done.stdout.strip(), ""]
-    (HERE / "results.md").write_text("\n".join(parts), encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        for title, (words, csv) in RUNS.items():
+            part, well = run(title, words, csv, Path(folder))
+            parts += part
+            failed += [] if well else [title]
+            # After each, so that one that is stopped costs the others nothing.
+            (HERE / "results.md").write_text("\n".join(parts), encoding="utf-8")
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 

@@ -112,7 +112,7 @@ def resident(peak: bool = False) -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def work(shape: str, variant: str, threads: int) -> None:
+def work(shape: str, variant: str, threads: int, warmup: int) -> None:
     """A process that takes as many steps as it is told, line by line, and says how long it took."""
     import torch
 
@@ -124,10 +124,10 @@ def work(shape: str, variant: str, threads: int) -> None:
     started = time.perf_counter()
     step = reference_stepper(spec) if variant == "reference" else engine_stepper(spec, variant)
     batches = torch.randint(spec.model.vocab_size, (8, spec.batch, spec.model.context + 1))
-    for at in range(2):
+    for at in range(warmup):
         step(batches[at], at)
     print(time.perf_counter() - started, flush=True)
-    at = 2
+    at = warmup
     for line in sys.stdin:
         started = time.perf_counter()
         for _ in range(int(line)):
@@ -137,17 +137,18 @@ def work(shape: str, variant: str, threads: int) -> None:
 
 
 def measure(
-    shape: str, variants: list[str], rounds: int, steps: int, threads: int
+    shape: str, variants: list[str], warmup: int, rounds: int, steps: int, threads: int
 ) -> list[list[Any]]:
     """Rows of the table for each variant."""
-    start = [sys.executable, __file__, "--shape", shape, "--threads", str(threads), "--worker"]
+    start = [sys.executable, __file__, "--shape", shape, "--threads", str(threads)]
+    start += ["--warmup", str(warmup), "--worker"]
     env = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    workers, warmup = {}, {}
+    workers, first = {}, {}
     for v in variants:
         workers[v] = subprocess.Popen(
             [*start, v], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
         )
-        warmup[v] = float(workers[v].stdout.readline())
+        first[v] = float(workers[v].stdout.readline())
     seconds = {v: [] for v in variants}
     peak = {}
     for number in range(rounds):
@@ -168,7 +169,7 @@ def measure(
         found.append(
             [shape, v, threads, round(tokens / np.median(seconds[v]))]
             + [f"{x:.3g}" for x in (middle, low, high)]
-            + [round(peak[v] / 2**20), f"{peak[v] / peak['reference']:.2f}", f"{warmup[v]:.1f}"]
+            + [round(peak[v] / 2**20), f"{peak[v] / peak['reference']:.2f}", f"{first[v]:.1f}"]
         )
     return found
 
@@ -177,6 +178,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="cpu")
     parser.add_argument("--variants", default="engine,recompute")
+    parser.add_argument("--warmup", type=int, default=2, help="steps before the first round")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)
@@ -184,9 +186,9 @@ def main() -> None:
     parser.add_argument("--worker", choices=VARIANTS)
     a = parser.parse_args()
     if a.worker:
-        return work(a.shape, a.worker, a.threads)
+        return work(a.shape, a.worker, a.threads, a.warmup)
     variants = ["reference", *a.variants.split(",")]
-    found = measure(a.shape, variants, a.rounds, a.steps, a.threads)
+    found = measure(a.shape, variants, a.warmup, a.rounds, a.steps, a.threads)
     rows.show(COLUMNS, found)
     if a.out:
         rows.keep(a.out, COLUMNS, found)

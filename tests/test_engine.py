@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from blindspot import heads
+from blindspot import checkpoint, heads
 from blindspot.engine import Engine
 from blindspot.execution import Execution
 from blindspot.objective import cross_entropy, loss
@@ -87,6 +87,12 @@ def test_slices_of_the_head_change_nothing_but_rounding(cell, monkeypatch):
             torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-13)
 
 
+def test_slices_are_whole_tiles_on_a_gpu_and_what_a_cache_holds_elsewhere():
+    assert heads.rows(20000, torch.device("cuda")) == 26 * 128  # 2^26 / 20,000 is 3,355
+    assert heads.rows(8192, torch.device("cpu")) == 256
+    assert heads.rows(2**30, torch.device("cuda")) == 1
+
+
 def test_a_hopeless_exit_has_a_finite_loss_and_exact_gradients():
     """Logits hundreds apart, as early exits of a terminal-loss run have them: the probability of
     the answer underflows, its logarithm must not."""
@@ -119,13 +125,26 @@ def test_recomputation_computes_again(monkeypatch):
     assert len(calls) == 2 * spec.model.loops
 
 
-def test_the_compiled_step_is_the_plain_one_to_rounding():
-    """All loops and the objective as one graph (fullgraph: nothing falls out of it)."""
+def test_the_compiled_step_is_the_plain_one_to_rounding(tmp_path):
+    """All loops and the objective as one graph (fullgraph: nothing falls out of it); then, T-03,
+    each goes on from the file of the other."""
     spec = spec_of("perloop-finalnorm", shape={"layers": 1, "loops": 2})
-    ids = batches(spec, 3)
-    plain, compiled = trained(engine_of(spec), ids), trained(engine_of(spec, compile=True), ids)
-    for name in plain:
-        torch.testing.assert_close(compiled[name], plain[name], rtol=1e-4, atol=2e-5, msg=name)
+    ids = batches(spec, 6)
+    plain, compiled = engine_of(spec), engine_of(spec, compile=True)
+    for number, engine in enumerate((plain, compiled)):
+        trained(engine, ids[:3])
+        state = checkpoint.training_state(engine.model, engine.optimizer)
+        checkpoint.write(checkpoint.path_of(tmp_path, number), state, {})
+    for number, engine in enumerate((compiled, plain)):
+        path = checkpoint.path_of(tmp_path, number)
+        checkpoint.restore(engine.model, engine.optimizer, checkpoint.read(path), path)
+        engine.resume(3, [])
+        for step in range(3, 6):
+            engine.step(ids[step], step)
+    whole = trained(engine_of(spec), ids)
+    for engine in (plain, compiled):
+        for name, found in engine.model.named_parameters():
+            torch.testing.assert_close(found, whole[name], rtol=1e-4, atol=2e-5, msg=name)
 
 
 @pytest.mark.parametrize("cell", ["perloop-rms", "terminal-raw", "perloop-rms-interloop"])
@@ -135,8 +154,7 @@ def test_bf16_products_are_close_and_the_rest_is_float32(cell):
     ids = batches(exact.spec, 1)[0]
     totals, gradients = [], []
     for engine in (exact, rough):
-        with torch.autocast("cpu", torch.bfloat16, enabled=engine is rough):
-            states, result = engine._states_and_loss(ids[:, :-1], ids[:, 1:])
+        states, result = engine.forward(ids)
         assert {t.dtype for t in (*states, result.total, *result.ce.values())} == {torch.float32}
         result.total.backward()
         totals.append(result.total.item())

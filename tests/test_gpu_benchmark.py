@@ -140,6 +140,11 @@ def test_the_step_is_that_of_the_reference_and_repeats(done):
     # bf16 keeps eight bits: an error like float32's would mean that nothing was in bf16.
     assert all(float(row["gradient_error"]) > 1e-4 for row in checked if row not in exact)
     assert next(row["equal"] for row in rows(done[0], "repeat")) == "1"
+    # torch's fused attention has no dropout on the CPU.
+    taken = {(r["size"], r["dropout"]): r["implementation"] for r in rows(done[0], "attention")}
+    for size in TINY.sizes:
+        assert taken[size, "0"] == "FLASH_ATTENTION"
+        assert taken[size, "0.1"] == "MATH"
 
 
 def test_rates_are_flops_counted_by_hand_over_time(done):

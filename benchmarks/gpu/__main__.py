@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from blindspot.errors import BlindspotError
 from blindspot.files import write_json
@@ -23,6 +23,8 @@ from gpu import report
 SHARES = {"check": 15, "speed": 38, "frontier": 4, "cells": 43}
 #: Seconds kept for the report; and between a section's own end and its being killed.
 REPORT, GRACE = 6.0, 15.0
+#: Seconds after which a section that was told to end is told again.
+AGAIN = 5.0
 
 
 def main() -> int:
@@ -123,8 +125,8 @@ def child(given: argparse.Namespace, name: str, seconds: float, grace: float) ->
     return {"outcome": outcome, "seconds": round(time.monotonic() - start, 1)}
 
 
-def section(given: argparse.Namespace) -> int:
-    """One section, in this process."""
+def section(given: argparse.Namespace) -> NoReturn:
+    """One section, in this process, which it ends."""
     deadline = time.monotonic() + given.seconds
 
     import torch
@@ -136,9 +138,10 @@ def section(given: argparse.Namespace) -> int:
     def over(_number: int, _frame: FrameType | None) -> None:
         raise OutOfTime
 
-    # Compiling may take minutes and asks no one: it is interrupted.
+    # Compiling may take minutes and asks no one: it is interrupted. Again after some seconds, since
+    # Python drops what is raised inside a callback of the garbage collector.
     signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, max(0.1, deadline - time.monotonic()))
+    signal.setitimer(signal.ITIMER_REAL, max(0.1, deadline - time.monotonic()), AGAIN)
     if given.tiny:
         torch.set_num_threads(1)
     device = torch.device("cpu" if given.tiny else "cuda")
@@ -151,7 +154,9 @@ def section(given: argparse.Namespace) -> int:
     except OutOfTime:
         print("the section's time is over", flush=True)
     signal.setitimer(signal.ITIMER_REAL, 0)
-    return 1 if any(row[3].startswith("failed") for row in bench.notes.rows) else 0
+    sys.stdout.flush()
+    # Everything is on disk. A compiler that was interrupted may be waited for at a usual exit.
+    os._exit(1 if any(row[3].startswith("failed") for row in bench.notes.rows) else 0)
 
 
 if __name__ == "__main__":

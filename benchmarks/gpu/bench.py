@@ -147,8 +147,7 @@ def engine(spec: RunSpec, device: torch.device, **execution: Any) -> Engine:
 
 def gradients(made: Engine, ids: Tensor) -> tuple[float, dict[str, Tensor]]:
     """Loss and gradients of the engine's forward and backward pass, without an update."""
-    with autocast(made.spec.training.precision, made.device):
-        _, result = made._forward(ids[:, :-1], ids[:, 1:])
+    _, result = made.forward(ids)
     result.total.backward()
     found = {n: p.grad for n, p in made.model.named_parameters() if p.grad is not None}
     for parameter in made.parameters:

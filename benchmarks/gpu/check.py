@@ -15,6 +15,9 @@
 
 `repeat.csv`: whether two runs of a few steps with dropout end in the same bits, with deterministic
 algorithms on and off.
+
+`attention.csv`: the implementation of attention that torch takes for a step's shapes; `MATH` would
+be the explicit one, with T x T weights in memory.
 """
 
 import torch
@@ -40,6 +43,7 @@ COLUMNS = (
     "ok",
 )
 REPEAT = ("size", "cell", "deterministic", "steps", "equal")
+ATTENTION = ("size", "precision", "dropout", "implementation")
 #: Least tolerances of loss and gradient.
 FLOAT32, BF16 = (1e-5, 1e-3), (1e-3, 1e-2)
 STEPS = 4
@@ -49,6 +53,8 @@ def run(bench: Bench) -> None:
     plan = bench.plan
     with bench.case("repeat"):
         _repeat(bench)
+    with bench.case("attention"):
+        _attention(bench)
     sheet = bench.sheet("correctness", COLUMNS)
     size, batch, small = "44m", plan.small_batch, plan.small_layers
     layers = plan.sizes[size]["layers"]
@@ -111,6 +117,26 @@ def _error(found: Tensor, truth: Tensor) -> float:
 
 def _flat(tensors: dict[str, Tensor], names: dict[str, Tensor]) -> Tensor:
     return torch.cat([tensors[n].reshape(-1) for n in names])
+
+
+def _attention(bench: Bench) -> None:
+    from torch.nn.attention import SDPBackend
+
+    sheet = bench.sheet("attention", ATTENTION)
+    for size, shape in bench.plan.sizes.items():
+        heads, width = shape["heads"], shape["d_model"] // shape["heads"]
+        for precision, dtype in (("bf16", torch.bfloat16), ("float32", torch.float32)):
+            # As the model lays them out.
+            qkv = torch.empty(
+                (shape["batch"], bench.plan.context, 3, heads, width),
+                dtype=dtype,
+                device=bench.device,
+                requires_grad=True,
+            )
+            q, k, v = qkv.permute(2, 0, 3, 1, 4)
+            for dropout in (0.0, 0.1):
+                chosen = torch._fused_sdp_choice(q, k, v, dropout_p=dropout, is_causal=True)
+                sheet.add([size, precision, dropout, SDPBackend(chosen).name])
 
 
 def _repeat(bench: Bench) -> None:

@@ -115,6 +115,7 @@ def summary(folder: Path, record: dict[str, Any]) -> tuple[str, bool]:
     lines += [f"WRONG: {' '.join(r.values())}" for r in wrong]
     square = [row for row in rows(folder, "matmul") if row["name"] == "square"]
     lines += [f"bf16 products of {r['m']} squared: {_round(r['tflops'])} TFLOP/s" for r in square]
+    lines += _table(folder, "attention", ("size", "precision", "dropout", "implementation"))
     lines += _table(folder, "speed", _SPEED)
     lines += _table(folder, "frontier", ("architecture", "k", "tokens_per_s"))
     lines += _table(folder, "runs", ("run", "steps", "tokens_per_s", "compiled", "finished"))

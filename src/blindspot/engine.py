@@ -24,7 +24,18 @@ from blindspot.model import LoopedLM
 from blindspot.objective import Loss, cross_entropy, loss
 from blindspot.optimizer import AdamW
 from blindspot.parallel import World
-from blindspot.spec import RunSpec
+from blindspot.spec import Objective, RunSpec
+
+
+def _states_and_loss(
+    model: LoopedLM, objective: Objective, inputs: Tensor, targets: Tensor
+) -> tuple[list[Tensor], Loss]:
+    """What is compiled: no method, which would tie the engine to itself and keep its GPU memory
+    until the next garbage collection."""
+    states = model(inputs)
+    result = loss(model, states, targets, objective)
+    # Only to look at: outputs with a gradient would have a compiled backward pass add zeros to it.
+    return [state.detach() for state in states], result
 
 
 class Seen(NamedTuple):
@@ -57,18 +68,21 @@ class Engine:
         self.optimizer = AdamW(dict(self.model.named_parameters()), spec.training)
         chosen = self.execution.compile
         self.compiled = device.type == "cuda" if chosen == "auto" else chosen
-        self._forward = self._states_and_loss
+        self._states_and_loss = _states_and_loss
         if self.compiled:
-            self._forward = torch.compile(self._forward, fullgraph=True, dynamic=False)
+            self._states_and_loss = torch.compile(_states_and_loss, fullgraph=True, dynamic=False)
         #: Whether each step since the last harvest was applied, on the device.
         self._applied: list[tuple[int, Tensor]] = []
         #: Skipped steps in a row: on the device, and at the last harvest.
         self._in_a_row, self._row = torch.zeros((), device=device), 0
         self._seen: tuple[Tensor, Tensor] | None = None
 
-    def _states_and_loss(self, inputs: Tensor, targets: Tensor) -> tuple[list[Tensor], Loss]:
-        states = self.model(inputs)
-        return states, loss(self.model, states, targets, self.spec.objective)
+    def forward(self, ids: Tensor) -> tuple[list[Tensor], Loss]:
+        """The forward pass of a step on this rank's `ids` (B / world, T + 1): H_0..H_K, detached,
+        and the objective, of whose `total` the gradient is taken."""
+        with autocast(self.spec.training.precision, self.device):
+            inputs, targets = ids[:, :-1], ids[:, 1:]
+            return self._states_and_loss(self.model, self.spec.objective, inputs, targets)
 
     def _seed(self, step: int) -> None:
         # Dropout masks are a function of (seed, step, rank): no generator's state needs saving.
@@ -81,9 +95,7 @@ class Engine:
         With `look`, what the log wants is kept for `harvest`: this batch, before the update.
         """
         self._seed(step)
-        inputs, targets = ids[:, :-1], ids[:, 1:]
-        with autocast(self.spec.training.precision, self.device):
-            states, result = self._forward(inputs, targets)
+        states, result = self.forward(ids)
         result.total.backward()
         gradients = [self._gradient(p) for p in self.parameters]
         total = result.total.detach().clone()
@@ -93,7 +105,7 @@ class Engine:
         for parameter in self.parameters:
             parameter.grad = None
         if look:
-            self._seen = (self._observe(states, targets, result), norm)
+            self._seen = (self._observe(states, ids[:, 1:], result), norm)
 
     def _gradient(self, parameter: Tensor) -> Tensor:
         assert parameter.grad is not None

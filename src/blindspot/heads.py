@@ -18,11 +18,13 @@ from torch.nn import functional as F
 
 #: Logits of one slice, in numbers: what a core's cache can nearly hold, and what fills a GPU.
 SLICE = {"cpu": 2**21, "cuda": 2**26}
+TILE = 128
 
 
 def rows(vocabulary: int, device: torch.device) -> int:
-    """Tokens of one slice."""
-    return max(1, SLICE.get(device.type, SLICE["cuda"]) // vocabulary)
+    """Tokens of one slice; on a GPU in whole tiles of its matrix products."""
+    n = max(1, SLICE.get(device.type, SLICE["cuda"]) // vocabulary)
+    return n if device.type == "cpu" or n < TILE else n // TILE * TILE
 
 
 def _working_type(x: Tensor) -> torch.dtype:

@@ -25,7 +25,6 @@ class Loss(NamedTuple):
 
     total: Tensor
     ce: dict[int, Tensor]
-    penalty: Tensor | None
 
 
 @torch.no_grad()
@@ -53,8 +52,6 @@ def loss(model: LoopedLM, states: Sequence[Tensor], targets: Tensor, objective: 
     depths = supervised(objective, len(states) - 1)
     readouts = [model.readout(states[k], k) for k in depths]
     total, each = mean_cross_entropy(model.embedding.weight, readouts, targets)
-    penalty = None
     if objective.penalty is not None:
-        penalty = norm_penalty(states[1:], objective.penalty)
-        total = total + penalty
-    return Loss(total, dict(zip(depths, each, strict=True)), penalty)
+        total = total + norm_penalty(states[1:], objective.penalty)
+    return Loss(total, dict(zip(depths, each, strict=True)))
