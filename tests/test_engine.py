@@ -109,6 +109,19 @@ def test_a_hopeless_exit_has_a_finite_loss_and_exact_gradients():
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
+def test_a_step_reads_nothing_back_and_a_harvest_does(monkeypatch):
+    """Tensors without data: whatever would make the host wait for a GPU fails."""
+    monkeypatch.setattr(heads, "_working_type", lambda x: x.dtype)  # no autocast knows them
+    spec = spec_of("perloop-rms-penalty", dropout=0.1)
+    engine = Engine(spec, torch.device("meta"))
+    engine.model.train()
+    for step, ids in enumerate(batches(spec, 3).to("meta")):
+        engine.step(ids, step, look=step == 1)
+    for read in (engine.seen, engine.harvest):
+        with pytest.raises(NotImplementedError, match="no data"):
+            read()
+
+
 @pytest.mark.parametrize("cell", ["perloop-rms-penalty", "terminal-rms"])
 def test_recomputation_gives_the_same_bits_with_dropout(cell):
     spec = spec_of(cell, dropout=0.2)

@@ -234,6 +234,21 @@ def test_a_clock_that_leaps_changes_nothing(job, monkeypatch):
     assert not list(j.state.glob("step-*"))
 
 
+def test_state_is_saved_every_so_many_minutes(job, monkeypatch):
+    """25 s a look at the clock, one look a step and one a save: every third step is due."""
+    clock, saved, save = iter(range(0, 10**6, 25)), [], training.Trainer._save
+
+    def saving(self):
+        saved.append(self.progress.step)
+        save(self)
+
+    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(training.Trainer, "_save", saving)
+    j = job(execution={"checkpoint_minutes": 1})
+    train(j)
+    assert saved == list(range(3, 24, 3)), "and not after the last"
+
+
 def test_a_file_system_without_locks_is_told_from_a_lock_that_is_held(tmp_path, monkeypatch):
     def unable(*_):
         raise OSError(errno.ENOLCK, "No locks available")
