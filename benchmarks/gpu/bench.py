@@ -109,8 +109,9 @@ class Bench:
         return False
 
     def free(self) -> None:
-        gc.collect()
         if self.device.type == "cuda":
+            # What an exception's traceback still holds, too.
+            gc.collect()
             torch.cuda.empty_cache()
 
     def forget(self) -> None:

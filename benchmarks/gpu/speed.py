@@ -18,16 +18,18 @@ none), random ids; paths take turns, a round each:
     compile_s           seconds to the first result, where compiled
     speedup_float32, speedup_bf16    median over rounds of the reference's time over this path's
 
-`profile.csv`: kernels of a compiled step by their time on the device.
+`profile.csv`: kernels of a compiled step by their time on the device; `(all)` is their sum.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import DeviceType
 
 from blindspot.flops import training_per_token
 from blindspot.provenance import device_name
@@ -223,18 +225,34 @@ class Timing:
     def _profile(self, sheet: Sheet, steps: int = 3, most: int = 40) -> None:
         from torch.profiler import ProfilerActivity, profile
 
-        cuda = self.bench.device.type == "cuda"
-        kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else [])
+        kinds = [ProfilerActivity.CPU]
+        kinds += [ProfilerActivity.CUDA] if self.bench.device.type == "cuda" else []
         with profile(activities=kinds) as seen:
             for _ in range(steps):
                 self.steps["compiled"](self.ids)
             self.bench.wait()
-        found = []
-        for event in seen.key_averages():
-            spent = event.self_device_time_total if cuda else event.self_cpu_time_total
-            if spent > 0:
-                found.append((spent, event.key, event.count))
-        whole = sum(spent for spent, _, _ in found)
-        for spent, key, calls in sorted(found, reverse=True)[:most]:
-            row = [self.size, self.cell, key[:120], calls / steps, spent / 1e3 / steps]
-            sheet.add([*row, spent / whole])
+        found = spent(seen.key_averages(), self.bench.device.type)
+        whole = sum(s for s, _, _ in found)
+        found = [(whole, "(all)", sum(calls for _, _, calls in found)), *found[:most]]
+        for time, key, calls in found:
+            row = [self.size, self.cell, key[:120], calls / steps, time / 1e3 / steps]
+            sheet.add([*row, time / whole])
+
+
+def spent(events: Iterable[Any], device: str) -> list[tuple[float, str, int]]:
+    """Microseconds, name and calls of what ran on the device, the longest first.
+
+    On a GPU kernels alone: an operation on the host has the time of its kernels, too, and so has a
+    range that somebody named; with them all would count twice.
+    """
+    found = []
+    for event in events:
+        if device == "cpu":
+            time = event.self_cpu_time_total
+        elif event.device_type == DeviceType.CUDA and not event.is_user_annotation:
+            time = event.self_device_time_total
+        else:
+            continue
+        if time > 0:
+            found.append((time, event.key, event.count))
+    return sorted(found, reverse=True)
