@@ -169,7 +169,7 @@ def test_the_hub_is_asked_by_full_name_config_and_revision(tmp_path, monkeypatch
         calls.append((args, named))
         raise ConnectionError("Couldn't reach 'Salesforce/wikitext' on the Hub\ntrace")
 
-    monkeypatch.setattr(datasets, "load_dataset", offline)
+    monkeypatch.setattr(datasets, "load_dataset_builder", offline)
     spec = hub(tmp_path, path=None, config="wikitext-103-raw-v1")
     with pytest.raises(BlindspotError) as error:
         corpus.fetch(spec, tmp_path / "c")

@@ -13,10 +13,8 @@ from blindspot import corpus
 from blindspot.corpora import hub as hub_module
 from blindspot.errors import BlindspotError
 from blindspot.spec import HubCorpus, LocalCorpus
-from blindspot.study import Study
-from test_corpus import REVISION, hub, layout, texts_of
+from test_corpus import REVISION, hub, layout
 from test_tokenizer import ODD
-from toys import ROOT, WIKITEXT
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -171,10 +169,14 @@ ROWS = {"train": DOCUMENTS, "validation": ["v"], "test": ["t"]}
 
 def test_a_limit_streams_and_stops_within_it(tmp_path, monkeypatch):
     folder = layout(tmp_path / "hub", ROWS)
-    calls, load = [], datasets.load_dataset
-    monkeypatch.setattr(
-        datasets, "load_dataset", lambda *a, **k: (calls.append((a, k)), load(*a, **k))[1]
-    )
+    calls = []
+    for name in ("as_streaming_dataset", "as_dataset"):
+        method = getattr(datasets.DatasetBuilder, name)
+        monkeypatch.setattr(
+            datasets.DatasetBuilder,
+            name,
+            lambda *a, _name=name, _method=method: (calls.append(_name), _method(*a))[1],
+        )
     words = [len(text.split()) for text in DOCUMENTS]
     for limit, count in [
         ({"documents": 7}, 7),
@@ -186,9 +188,9 @@ def test_a_limit_streams_and_stops_within_it(tmp_path, monkeypatch):
         corpus.fetch(hub(folder, limit=limit), tmp_path / "c")
         assert list(corpus.documents(tmp_path / "c", "train")) == DOCUMENTS[:count], limit
         assert list(corpus.documents(tmp_path / "c", "test")) == ["t"]
-        assert calls.pop() == ((str(folder), "toy"), {"streaming": True})
+        assert calls == ["as_streaming_dataset"] and not calls.clear()
     corpus.fetch(hub(folder), tmp_path / "c")
-    assert calls.pop() == ((str(folder), "toy"), {})
+    assert calls == ["as_dataset"]
 
 
 def test_a_data_set_with_train_alone_gives_shares(tmp_path):
@@ -204,14 +206,14 @@ def test_a_data_set_with_train_alone_gives_shares(tmp_path):
         corpus.fetch(hub(folder, validation=0.2), tmp_path / "c")
 
 
-def test_fineweb_is_asked_for_by_name_revision_and_stream(tmp_path, monkeypatch):
+def test_fineweb_is_asked_for_by_name_and_revision(tmp_path, monkeypatch):
     calls = []
 
     def offline(*args, **named):
         calls.append((args, named))
         raise ConnectionError("no route")
 
-    monkeypatch.setattr(datasets, "load_dataset", offline)
+    monkeypatch.setattr(datasets, "load_dataset_builder", offline)
     spec = HubCorpus(
         kind="hub", name="HuggingFaceFW/fineweb", config="sample-10BT", revision="9bb295ddab0e05",
         validation=0.001, test=0.001, limit={"tokens": 10**9},
@@ -219,14 +221,30 @@ def test_fineweb_is_asked_for_by_name_revision_and_stream(tmp_path, monkeypatch)
     assert spec.label == "sample-10BT"
     with pytest.raises(BlindspotError, match="Three ways out"):
         corpus.fetch(spec, tmp_path)
-    named = {"revision": "9bb295ddab0e05", "streaming": True}
+    named = {"revision": "9bb295ddab0e05"}
     assert calls == [(("HuggingFaceFW/fineweb", "sample-10BT"), named)]
 
 
+def test_a_stream_that_breaks_off_is_told(tmp_path, monkeypatch):
+    folder = layout(tmp_path / "hub", ROWS)
+
+    def breaking(self, batch_size):
+        yield {"text": ["some"]}
+        raise ConnectionError("line cut")
+
+    monkeypatch.setattr(datasets.IterableDataset, "iter", breaking)
+    with pytest.raises(BlindspotError, match=r"ConnectionError: line cut\)\. Three ways out"):
+        corpus.fetch(hub(folder, limit={"documents": 9}), tmp_path / "c")
+    assert not list((tmp_path / "c").glob("*"))
+
+
 def test_a_bare_alias_and_two_limits_are_refused(tmp_path):
-    """E-06: `wikitext` no longer resolves."""
+    """E-06: `wikitext` no longer resolves; a branch or a tag moves."""
     with pytest.raises(ValueError, match="name"):
         hub(tmp_path, name="wikitext")
+    for revision in ("main", "refs/convert/parquet", "v1.0.0-final", "abc12", "g" * 40):
+        with pytest.raises(ValueError, match="give a commit, 7 to 40 of its hexadecimal digits"):
+            hub(tmp_path, revision=revision)
     with pytest.raises(ValueError, match="exactly one of"):
         hub(tmp_path, limit={"documents": 1, "words": 1})
     assert hub(tmp_path).identity().keys() == {"kind", "name", "config", "revision", "column"}
@@ -248,27 +266,3 @@ def test_without_network_the_ways_out_are_named(tmp_path):
     )  # fmt: skip
     assert done.stdout.startswith("BlindspotError corpus.name Salesforce/wikitext, config wiki")
     assert hub_module.WAYS_OUT in done.stdout and not (tmp_path / "c" / "corpus.json").exists()
-
-
-@pytest.mark.skipif(not WIKITEXT.is_dir(), reason="no WikiText here")
-def test_the_hub_name_and_the_path_give_the_same_rows(tmp_path, monkeypatch):
-    """The exact call by name, where the name is a folder of the same layout."""
-    here = os.path.relpath(WIKITEXT, tmp_path)
-    study = Study.load(ROOT / "config.yaml", [ROOT / "studies" / "wikitext-2.yaml"], {})
-    by_path = study.config.corpus
-    assert by_path.path.endswith("hf/Salesforce/wikitext") and here
-    values = by_path.model_dump() | {"path": str(WIKITEXT)}
-    by_path = HubCorpus.model_validate(values)
-    by_name = HubCorpus.model_validate(values | {"path": None})
-    assert by_path.identity() == by_name.identity()
-    corpus.fetch(by_path, tmp_path / "path")
-    monkeypatch.chdir(WIKITEXT.parent.parent)
-    corpus.fetch(by_name, tmp_path / "name")
-    for path in sorted((tmp_path / "path").iterdir()):
-        assert path.read_bytes() == (tmp_path / "name" / path.name).read_bytes()
-    rows = datasets.load_dataset(by_name.name, by_name.config, revision=by_name.revision)
-    assert {s: rows[s].features["text"].dtype for s in corpus.SPLITS} == dict.fromkeys(
-        corpus.SPLITS, "string"
-    )
-    assert rows["test"].num_rows == 4358 and rows["test"][0] == {"text": ""}
-    assert texts_of(tmp_path / "name")["test"].startswith(" = ")

@@ -44,6 +44,7 @@ def fetch(corpus: Corpus, folder: Path) -> None:
     """
     (folder / "corpus.json").unlink(missing_ok=True)
     rows: dict[str, int] = {}
+    commit: str | None = None
     match corpus:
         case EnwikiSample():
             from blindspot.corpora import enwiki
@@ -54,7 +55,7 @@ def fetch(corpus: Corpus, folder: Path) -> None:
 
             hub = Hub(corpus)
             splits = _write(_shared(corpus, hub.read), folder)
-            rows = {} if corpus.shares else hub.rows
+            rows, commit = {} if corpus.shares else hub.rows, hub.commit
         case LocalCorpus():
 
             def files(split: Split) -> Iterator[str]:
@@ -67,12 +68,19 @@ def fetch(corpus: Corpus, folder: Path) -> None:
     _check(corpus, splits)
     write_json(
         folder / "corpus.json",
-        {"label": corpus.label, "identity": corpus.identity(), "splits": splits},
+        {
+            "label": corpus.label,
+            "identity": corpus.identity(),
+            "commit": commit,
+            "splits": splits,
+        },
     )
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """The content of `folder/corpus.json`: label, identity, and counts of each split.
+    """The content of `folder/corpus.json`: label, identity, commit, and counts of each split.
+
+    `commit` is the hub's, whole, where the hub (or its cache) was asked by name; else null.
 
     `splits[name]` holds documents, bytes (UTF-8), words (separated by white space), sha256 of the
     text, `unk_words` and `joined_words` (see `Counter`), and for hub data sets rows, blank ones

@@ -54,6 +54,19 @@ class Limit(Settings):
         return self
 
 
+def _commit(value: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{7,40}", value):
+        raise ValueError(
+            "give a commit, 7 to 40 of its hexadecimal digits: a branch or a tag may move, and "
+            "runs are named by it"
+        )
+    return value
+
+
+#: A commit on the hub.
+Commit = Annotated[str, AfterValidator(_commit)]
+
+
 class HubCorpus(Settings):
     """A data set of the Hugging Face hub, or a local folder of the same layout (`path`)."""
 
@@ -61,7 +74,7 @@ class HubCorpus(Settings):
     #: In full: a bare alias such as `wikitext` no longer resolves.
     name: Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$")]
     config: str | None = None
-    revision: str = Field(min_length=7)
+    revision: Commit
     column: str = "text"
     path: str | None = None
     train: str = "train"
@@ -207,7 +220,7 @@ class HubTokenizer(Settings):
 
     kind: Literal["hub"]
     name: Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$")]
-    revision: str = Field(min_length=7)
+    revision: Commit
     vocab_size: Annotated[int, Field(strict=True, ge=2, le=2**32)]
     start: str | None = None
 
@@ -217,7 +230,8 @@ class Gpt2Tokenizer(Settings):
 
     kind: Literal["gpt2"]
     name: Literal["openai-community/gpt2"] = "openai-community/gpt2"
-    revision: str = Field(default="607a30d783dfa663caf39e06633721c8d4cfcd7e", min_length=7)
+    #: What many public projects, and examples in the hub library itself, give as its `main`.
+    revision: Commit = "607a30d783dfa663caf39e06633721c8d4cfcd7e"
     vocab_size: Literal[50257] = 50257
     start: Literal["<|endoftext|>"] = "<|endoftext|>"
 
