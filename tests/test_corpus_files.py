@@ -13,8 +13,10 @@ from blindspot import corpus
 from blindspot.corpora import hub as hub_module
 from blindspot.errors import BlindspotError
 from blindspot.spec import HubCorpus, LocalCorpus
+from blindspot.study import Study
 from test_corpus import REVISION, hub, layout
 from test_tokenizer import ODD
+from toys import ROOT
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -92,6 +94,45 @@ def test_shares_part_the_documents_by_their_text_alone(tmp_path):
     backwards = write_table(tmp_path / "backwards.parquet", documents[::-1])
     turned = fetched(tmp_path / "d", train=backwards, **shares)
     assert {k: sorted(v) for k, v in turned.items()} == {k: sorted(v) for k, v in found.items()}
+
+
+def test_a_share_that_takes_nothing_says_of_how_many(tmp_path):
+    train = write_table(tmp_path / "all.jsonl", DOCUMENTS[:3])
+    with pytest.raises(
+        BlindspotError, match=r"corpus\.validation: 0\.0001 .* are none, of 3; use a"
+    ):
+        fetched(tmp_path / "c", train=train, validation=0.0001, test=0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("x.csv", r"corpus\.train: .*x\.csv: not read; .*: convert it to JSON lines or parquet"),
+        ("x.txt.gz", r"corpus\.train: .*x\.txt\.gz: not read; .*: unpack it first"),
+        ("", r"corpus\.train: an empty name"),
+    ],
+)
+def test_files_that_are_no_text_are_refused(rest, tmp_path, name, message):
+    with pytest.raises(BlindspotError, match=message):
+        fetched(tmp_path / "c", train=name and str(tmp_path / name), **rest)
+
+
+def test_utf16_is_recognised(rest, tmp_path):
+    (tmp_path / "x.txt").write_text("hello", encoding="utf-16")
+    with pytest.raises(BlindspotError, match=r"x\.txt: not UTF-8 at byte 0 .*iconv -f utf-16"):
+        fetched(tmp_path / "c", train=str(tmp_path / "x.txt"), **rest)
+
+
+def test_a_file_of_two_splits_is_refused(rest, tmp_path):
+    """E-07: a folder for training that holds the file to be scored."""
+    (tmp_path / "many").mkdir()
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / "many" / name).write_text(name)
+    splits = rest | {"train": str(tmp_path / "many"), "test": str(tmp_path / "many" / "b.txt")}
+    with pytest.raises(BlindspotError, match=r"corpus\.test: .*b\.txt is a file of corpus\.train"):
+        Study.load(
+            ROOT / "config.yaml", [], {"corpus": {"kind": "local", "sha256": None, **splits}}
+        )
 
 
 @pytest.mark.parametrize(
@@ -240,7 +281,7 @@ def test_a_stream_that_breaks_off_is_told(tmp_path, monkeypatch):
 
 def test_a_bare_alias_and_two_limits_are_refused(tmp_path):
     """E-06: `wikitext` no longer resolves; a branch or a tag moves."""
-    with pytest.raises(ValueError, match="name"):
+    with pytest.raises(ValueError, match="give the full name, owner/name, such as Salesforce"):
         hub(tmp_path, name="wikitext")
     for revision in ("main", "refs/convert/parquet", "v1.0.0-final", "abc12", "g" * 40):
         with pytest.raises(ValueError, match="give a commit, 7 to 40 of its hexadecimal digits"):

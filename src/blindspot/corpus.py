@@ -184,6 +184,14 @@ def _write(tagged: Iterable[tuple[str, str]], folder: Path) -> dict[str, dict[st
 def _check(corpus: Corpus, splits: dict[str, dict[str, Any]]) -> None:
     for split, counts in splits.items():
         if not counts["documents"]:
+            shares = {} if isinstance(corpus, EnwikiSample) else corpus.shares
+            if split in shares:
+                raise BlindspotError(
+                    f"corpus.{split}: {shares[split]} of the train documents are none, of "
+                    f"{splits['train']['documents']}; use a larger share, or name files or a split "
+                    f"(a text file is cut into documents at empty lines, {local.BLOCK} characters "
+                    f"apart or more)"
+                )
             raise BlindspotError(
                 f"corpus {corpus.label!r}: split {split!r} is empty (no text but white space); "
                 f"check what corpus names for it"

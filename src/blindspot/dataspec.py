@@ -63,6 +63,17 @@ def _commit(value: str) -> str:
     return value
 
 
+def _full_name(value: str) -> str:
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", value):
+        raise ValueError(
+            "give the full name, owner/name, such as Salesforce/wikitext: a bare one no longer "
+            "resolves"
+        )
+    return value
+
+
+#: A data set or a model on the hub.
+HubName = Annotated[str, AfterValidator(_full_name)]
 #: A commit on the hub.
 Commit = Annotated[str, AfterValidator(_commit)]
 
@@ -71,8 +82,7 @@ class HubCorpus(Settings):
     """A data set of the Hugging Face hub, or a local folder of the same layout (`path`)."""
 
     kind: Literal["hub"]
-    #: In full: a bare alias such as `wikitext` no longer resolves.
-    name: Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$")]
+    name: HubName
     config: str | None = None
     revision: Commit
     column: str = "text"
@@ -106,6 +116,11 @@ class HubCorpus(Settings):
 
 #: Files that are read as a table with a column of texts; any other file is text.
 TABLES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
+#: Files that are neither text nor such a table, but would pass for text or fail strangely.
+REFUSED = {
+    **dict.fromkeys((".csv", ".tsv", ".arrow"), "convert it to JSON lines or parquet"),
+    **dict.fromkeys((".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz"), "unpack it first"),
+}
 #: Endings that are taken from a folder.
 ENDINGS = {*TABLES, ".txt", ".text", ".md"}
 
@@ -144,6 +159,13 @@ class LocalCorpus(Settings):
         found: list[str] = []
         for name in [value] if isinstance(value, str) else value:
             path = Path(name)
+            if not name:
+                raise BlindspotError(f"corpus.{split}: an empty name; give files or folders")
+            if path.suffix.lower() in REFUSED:
+                raise BlindspotError(
+                    f"corpus.{split}: {name}: not read; text, JSON lines and parquet are: "
+                    f"{REFUSED[path.suffix.lower()]}"
+                )
             inside = sorted(path.rglob("*")) if path.is_dir() else []
             fit = [p for p in inside if p.suffix.lower() in ENDINGS and not p.name.startswith(".")]
             if path.is_dir() and not fit:
@@ -219,7 +241,7 @@ class HubTokenizer(Settings):
     """The `tokenizer.json` of a model on the Hugging Face hub."""
 
     kind: Literal["hub"]
-    name: Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$")]
+    name: HubName
     revision: Commit
     vocab_size: Annotated[int, Field(strict=True, ge=2, le=2**32)]
     start: str | None = None

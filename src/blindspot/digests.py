@@ -48,11 +48,17 @@ class Digests:
 def identified(corpus: LocalCorpus, digests: Digests) -> LocalCorpus:
     """Fill in the digest of the files, or check it against the pinned one."""
     total = hashlib.sha256()
+    owners: dict[Path, str] = {}
     for split in ("train", "validation", "test"):
         for name in corpus.files(split):
             path = Path(name)
             if not path.is_file():
                 raise BlindspotError(f"corpus.{split}: {name}: no such file")
+            if (owner := owners.setdefault(path.resolve(), split)) != split:
+                raise BlindspotError(
+                    f"corpus.{split}: {name} is a file of corpus.{owner} too, so its scores would "
+                    f"mean nothing; take it out of one of them"
+                )
             total.update(f"{split} {digests.sha256(path)}\n".encode())
     found = total.hexdigest()
     if corpus.sha256 not in (None, found):

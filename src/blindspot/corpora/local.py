@@ -121,10 +121,12 @@ def _decoded(path: Path, size: int = 1 << 20) -> Iterator[str]:
             try:
                 text = decoder.decode(block, final=ended)
             except UnicodeDecodeError as error:
+                # UTF-16 shows: its mark, or the zeros of its ASCII.
+                other = "utf-16" if b"\0" in block[:64] else "latin1"
                 raise BlindspotError(
                     f"corpus: {path}: not UTF-8 at byte {offset - kept + error.start} "
                     f"({error.reason}); convert the file, for example with "
-                    f"`iconv -f latin1 -t utf-8`"
+                    f"`iconv -f {other} -t utf-8`"
                 ) from None
             offset += len(block)
             if text and not started:
