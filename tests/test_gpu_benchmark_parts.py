@@ -3,6 +3,7 @@
 import csv
 import math
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,7 +24,7 @@ from toys import ROOT
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from gpu import cells, report, speed
-from gpu.bench import Bench, Reference, Sheet, engine
+from gpu.bench import Bench, OutOfTime, Reference, Sheet, engine
 from gpu.plan import CELLS, FULL, TINY, TRAININGS, peak
 
 
@@ -117,13 +118,19 @@ def test_the_references_first_step_is_the_engines():
 
 
 def test_what_ran_out_of_time_is_written_down(tmp_path):
-    bench = Bench("test", TINY, torch.device("cpu"), tmp_path, deadline=0.0)
-    assert not bench.fits("long one", 5.0)
+    bench = Bench("test", TINY, torch.device("cpu"), tmp_path, time.monotonic() + 60)
+    assert not bench.fits("long one", 65.0)
     with bench.case("breaks"):
         raise RuntimeError("no\nmore")
+    with pytest.raises(OutOfTime), bench.case("compiles too long"):
+        bench.deadline = 0.0
+        raise SystemError("what a library makes of its being interrupted")
+    with pytest.raises(OutOfTime), bench.case("comes too late"):
+        raise AssertionError
     notes = [row["outcome"] for row in rows(tmp_path, "notes-test")]
-    assert notes[0].startswith("left out: needs about 5 s")
+    assert notes[0].startswith("left out: needs about 65 s")
     assert notes[1] == "failed: RuntimeError: no"
+    assert notes[2] == notes[3] == "stopped: the section's time was over"
     text, right = report.summary(
         tmp_path,
         {

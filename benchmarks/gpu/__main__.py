@@ -24,7 +24,7 @@ SHARES = {"check": 15, "speed": 38, "frontier": 4, "cells": 43}
 #: Seconds kept for the report; and between a section's own end and its being killed.
 REPORT, GRACE = 6.0, 15.0
 #: Seconds after which a section that was told to end is told again.
-AGAIN = 5.0
+AGAIN = 2.0
 
 
 def main() -> int:
@@ -138,8 +138,8 @@ def section(given: argparse.Namespace) -> NoReturn:
     def over(_number: int, _frame: FrameType | None) -> None:
         raise OutOfTime
 
-    # Compiling may take minutes and asks no one: it is interrupted. Again after some seconds, since
-    # Python drops what is raised inside a callback of the garbage collector.
+    # Compiling may take minutes and asks no one: it is interrupted. More than once, since what is
+    # raised inside an import or a callback of the garbage collector may be dropped.
     signal.signal(signal.SIGALRM, over)
     signal.setitimer(signal.ITIMER_REAL, max(0.1, deadline - time.monotonic()), AGAIN)
     if given.tiny:

@@ -26,6 +26,7 @@ from blindspot.spec import RunSpec
 from gpu.plan import Plan
 
 NOTES = ("section", "case", "seconds", "outcome")
+OVER = "stopped: the section's time was over"
 
 
 class OutOfTime(BaseException):
@@ -88,14 +89,20 @@ class Bench:
         start = time.monotonic()
         outcome = "done"
         try:
+            if self.left <= 0:
+                raise OutOfTime
             yield
         except OutOfTime:
-            outcome = "stopped: the section's time was over"
+            outcome = OVER
             raise
         except Exception as error:
             traceback.print_exc()
             first = next(iter(str(error).strip().splitlines()), "")
             outcome = f"failed: {type(error).__name__}: {first}"
+            if self.left <= 0:
+                # Libraries pass the end of the time on as a fault of their own, or not at all.
+                outcome = OVER
+                raise OutOfTime from error
         finally:
             self.notes.add([self.section, name, time.monotonic() - start, outcome[:300]])
             self.free()
