@@ -183,6 +183,26 @@ def test_a_killed_process_too(tmp_path):
     assert files(out) == expected
 
 
+def test_two_processes_that_build_the_same_end_with_the_same_files(tmp_path, small):
+    """E-06: a requeued job may meet the one that it replaces; the second starts in the middle."""
+    spec = make(tmp_path)
+    expected, other = files(tmp_path / "tokens"), tmp_path / "again"
+    write, started = shards.write_shard, []
+
+    def met(*args, **named):
+        record = write(*args, **named)
+        if not started:  # behind the first shard, a whole second build runs
+            started.append(True)
+            build(spec, tmp_path / "corpus", other)
+            assert files(other) == expected
+        return record
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shards, "write_shard", met)
+        build(spec, tmp_path / "corpus", other)
+    assert started and files(other) == expected
+
+
 def test_a_shard_that_was_cut_or_altered_is_named(tmp_path, small):
     make(tmp_path)
     folder = tmp_path / "tokens"

@@ -87,6 +87,21 @@ def test_words_streams_count_what_is_lost(tmp_path):
     assert opened.meta["entries"] <= opened.vocab_size == 40
 
 
+def test_what_is_lost_and_another_tokenizers_traces_are_said(tmp_path, capsys):
+    """E-03, E-05: in the log, not only in a file."""
+    make(tmp_path, WORDS, TEXTS | {"test": "A <unk> mat @-@ mat , 3 @.@ 1 ."})
+    lines = capsys.readouterr().err.splitlines()
+    counts = Tokens.open(tmp_path / "tokens").counts("validation")
+    unk = f"UNK {counts['unk']} ({100 * counts['unk'] / counts['tokens']:.2f}%)"
+    expected = f"{counts['tokens']} tokens, {counts['tokens'] / 6:.2f} a word"
+    assert [line for line in lines if expected in line and unk in line] == [lines[-2]]
+    assert lines[-2].endswith("characters lost 3")
+    notes = [line for line in lines if "not the original text" in line]
+    # The train text has one in 90 words, which is more than one in a thousand.
+    assert [note.partition(":")[0] for note in notes] == ["train", "test"]
+    assert notes[1].endswith("1 <unk>, 2 of @-@ @,@ @.@")
+
+
 def test_words_may_be_fit_on_validation_as_the_release_does(tmp_path):
     texts = {"train": "a a b b", "validation": "a c c", "test": "a"}
     for fit, unk in [("train", 2), ("train+validation", 0)]:

@@ -20,6 +20,7 @@ that joined text. What is done to the text, and nothing else is:
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from itertools import combinations
@@ -75,6 +76,8 @@ def fetch(corpus: Corpus, folder: Path) -> None:
             "splits": splits,
         },
     )
+    for split, counts in splits.items():
+        print(_said(split, counts), file=sys.stderr)
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -179,6 +182,22 @@ def _write(tagged: Iterable[tuple[str, str]], folder: Path) -> dict[str, dict[st
                 counters[split].add(text)
                 files[split].write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
     return {split: counter.summary() for split, counter in counters.items()}
+
+
+#: Words in a thousand that are another tokenizer's traces, from which on they are mentioned.
+TRACES = 1
+
+
+def _said(split: str, counts: dict[str, Any]) -> str:
+    """What a split holds, in a line for the log; and a note where the text isn't the original."""
+    line = f"{split}: {counts['documents']:,} documents, {counts['words']:,} words"
+    line += f", {counts['bytes']:,} bytes"
+    if 1000 * (counts["unk_words"] + counts["joined_words"]) > TRACES * counts["words"]:
+        line += (
+            f"; a tokenized variant, not the original text: {counts['unk_words']:,} <unk>, "
+            f"{counts['joined_words']:,} of @-@ @,@ @.@"
+        )
+    return line
 
 
 def _check(corpus: Corpus, splits: dict[str, dict[str, Any]]) -> None:

@@ -11,6 +11,7 @@ newlines, encoded as if in one go. The start token is never a target, so a model
 """
 
 import hashlib
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -112,7 +113,9 @@ def build(
         },
     )
     for path in [folder / UNFINISHED, *folder.glob("*-?????.json")]:
-        path.unlink()
+        path.unlink(missing_ok=True)  # a second process may build the same
+    for split, counts in splits.items():
+        print(_said(split, counts), file=sys.stderr)
 
 
 @dataclass(frozen=True)
@@ -291,6 +294,16 @@ def _resumes(folder: Path, data: DataSpec, source: Mapping[str, Any]) -> bool:
 
 def _begin(folder: Path, data: DataSpec, source: Mapping[str, Any]) -> None:
     write_json(folder / UNFINISHED, _plan(folder, data, source))
+
+
+def _said(split: str, counts: Mapping[str, Any]) -> str:
+    """What a split became, and what it lost, in a line for the log."""
+    tokens = counts["tokens"]
+    return (
+        f"{split}: {tokens:,} tokens, {tokens / max(1, counts['words']):.2f} a word, "
+        f"{counts['bytes'] / max(1, tokens):.2f} bytes each; UNK {counts['unk']:,} "
+        f"({counts['unk'] / max(1, tokens):.2%}), characters lost {counts['lost_characters']:,}"
+    )
 
 
 def _together(paths: Iterable[Path]) -> str:
