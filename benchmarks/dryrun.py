@@ -46,7 +46,7 @@ def finish(where: Path, study: Study) -> None:
     """Empty files where results would be: a dry run asks only whether they exist."""
     for run in study.runs:
         folder = where / study.results / "runs" / run.name
-        measured = folder / f"measure-{study.measurement_hash}"
+        measured = folder / study.config.measurement.folder
         measured.mkdir(parents=True)
         for name in ("run.json", "trajectory.csv", "timing.csv"):
             (folder / name).touch()

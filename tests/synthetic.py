@@ -186,7 +186,7 @@ def _draw(run: Run, values: Values) -> tuple[np.ndarray, np.ndarray]:
 def write_run(study: Study, run: Run, values: Values, deeper: Sequence[float] = ()) -> None:
     """One run's folder: run.json, trajectory.csv, timing.csv, measure-<hash8>/."""
     folder = study.results / "runs" / run.name
-    measured = folder / f"measure-{study.measurement_hash}"
+    measured = folder / study.config.measurement.folder
     measured.mkdir(parents=True)
     ce, norm = _draw(run, values)
     spec = run.spec

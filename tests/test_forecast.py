@@ -48,7 +48,7 @@ def finish(study: Study, run: Run, seconds: float = 20.0, measured: bool = True,
 
 
 def measure(study: Study, folder: Path, seconds: float = 8.0) -> None:
-    path = folder / f"measure-{study.measurement_hash}" / "measure.json"
+    path = folder / study.config.measurement.folder / "measure.json"
     path.parent.mkdir()
     settings = study.config.measurement.identity()
     origin = {"seconds": {"exits": seconds / 2, "norms": seconds / 2}}

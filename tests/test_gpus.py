@@ -42,9 +42,9 @@ def test_refused(size: dict[str, int], message: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("nodes", "start", "ranks"), [(1, "blindspot train", 4), (2, "srun blindspot train", 0)]
+    ("nodes", "start"), [(1, "blindspot train --gpus 4"), (2, "srun blindspot train")]
 )
-def test_rule(tmp_path: Path, nodes: int, start: str, ranks: int) -> None:
+def test_rule(tmp_path: Path, nodes: int, start: str) -> None:
     """One node: the trainer starts its ranks; more: srun does."""
     (tmp_path / "wide.yaml").write_text(
         yaml.safe_dump(
@@ -64,9 +64,8 @@ def test_rule(tmp_path: Path, nodes: int, start: str, ranks: int) -> None:
     lines = [
         line.partition("Shell command: ")[2] for line in (done.stdout + done.stderr).splitlines()
     ]
-    (shell, *_) = (line for line in lines if " train --spec" in line)
+    (shell, *_) = (line for line in lines if " train " in line)
     assert shell.startswith(f"{start} --spec")
-    assert f"--gpus {ranks}" in shell
 
 
 def size(nodes: int) -> dict[str, int]:

@@ -147,7 +147,7 @@ def test_a_holder_on_another_machine_counts_as_alive(place: Path):
 def test_results_go_only_when_asked(place: Path):
     small = load("small")
     kept = finish(small, small.runs[0])
-    (kept / f"measure-{small.measurement_hash}").mkdir()
+    (kept / small.config.measurement.folder).mkdir()
     stale = kept / "measure-00000000"
     stale.mkdir()
     old = load("small", training={"steps": 7})
@@ -162,7 +162,7 @@ def test_results_go_only_when_asked(place: Path):
     housekeeping.collect_garbage(small, users(small), results=True, delete=True)
     assert not any(p.exists() for p in (stale, gone, timing, timing.with_suffix(".json")))
     assert today.exists() and (kept / "run.json").exists()
-    assert (kept / f"measure-{small.measurement_hash}").exists()
+    assert (kept / small.config.measurement.folder).exists()
 
 
 def test_nothing_is_deleted_while_a_study_file_is_unreadable(place: Path):

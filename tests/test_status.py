@@ -136,7 +136,7 @@ def test_failed_finished_and_trained(study: Study):
     error = f"{failed.name}: at step 15 the loss is nan"
     (folder / "failed.json").write_text(json.dumps({"error": error}))
     folder = study.results / "runs" / done.name
-    measured = folder / f"measure-{study.measurement_hash}"
+    measured = folder / study.config.measurement.folder
     measured.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps({"steps": 200}))
     (state(study, 2) / "weights.safetensors").write_bytes(b"")

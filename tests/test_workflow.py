@@ -164,7 +164,7 @@ def test_a_corrupt_token_file_and_an_empty_corpus_stop_with_one_message(study, t
     done = blindspot(
         tmp_path,
         *("train", "--spec", run.spec.canonical(), "--name", run.name),
-        *("--tokens", "tokens", "--out", "out", "--state", "state", "--device", "cpu"),
+        *("--tokens", "tokens", "--results", "out", "--work", "state", "--device", "cpu"),
     )
     assert done.returncode == 2
     assert done.stderr.startswith("error: tokens/train-00000.bin: its content was altered")

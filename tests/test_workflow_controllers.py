@@ -111,7 +111,7 @@ def test_reuse_false_trains_and_measures_anew_once(tmp_path, tmp_path_factory):
     mine = next(run for run in study.runs if run.cell == "perloop-raw" and run.seed == 1)
     write_config(where, TINY | ONE | {"cells": {"perloop-raw": None}, "corpus": CORPUS})
     folder, state = where / study.results / "runs" / mine.name, where / "work/runs" / mine.name
-    measured = folder / f"measure-{study.measurement_hash}"
+    measured = folder / study.config.measurement.folder
     before = json.loads((folder / "run.json").read_text())
     trajectory, exits = (folder / "trajectory.csv").read_bytes(), measured / "exits.csv"
     numbers, then = exits.read_bytes(), exits.stat().st_mtime_ns

@@ -32,6 +32,8 @@ app.add_typer(ask.app)
 Spec = Annotated[str, typer.Option(help="Specification as canonical JSON, made by the workflow.")]
 RunName = Annotated[str, typer.Option(help="size/cell/seedN-hash, for messages and results.")]
 Folder = Annotated[Path, typer.Option()]
+Results = Annotated[Path, typer.Option(help="Of the study; the run's go below runs/NAME.")]
+Work = Annotated[Path, typer.Option(help="Checkpoints and weights go below runs/NAME.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
 Configs = Annotated[list[Path], typer.Option("--config", help="config.yaml, then study files.")]
@@ -81,8 +83,8 @@ def train(
     spec: Spec,
     name: RunName,
     tokens: Folder,
-    out: Folder,
-    state: Folder,
+    results: Results,
+    work: Work,
     device: Device = "auto",
     threads: Threads = 1,
     execution: Annotated[str, typer.Option(help="Settings of execution as JSON.")] = "{}",
@@ -99,6 +101,7 @@ def train(
     from blindspot.train import train as train_run
 
     how = Execution.model_validate_json(execution)
+    out, state = results / "runs" / name, work / "runs" / name
     train_run(Job(name, RunSpec.parse(spec), tokens, out, state, device, threads, how))
 
 
@@ -108,8 +111,8 @@ def measure(
     settings: Annotated[str, typer.Option(help="Measurement settings as JSON.")],
     name: RunName,
     tokens: Folder,
-    state: Folder,
-    out: Folder,
+    results: Results,
+    work: Work,
     device: Device = "auto",
     threads: Threads = 1,
 ) -> None:
@@ -119,6 +122,8 @@ def measure(
     from blindspot.spec import Measurement, RunSpec
 
     chosen = Measurement.model_validate_json(settings)
+    state = work / "runs" / name
+    out = results / "runs" / name / chosen.folder
     measure_run(Job(name, RunSpec.parse(spec), chosen, tokens, state, out, device, threads))
 
 

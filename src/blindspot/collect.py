@@ -48,7 +48,7 @@ def collect(study: Study, out: Path) -> None:
     missing: list[dict[str, str]] = []
     for run in study.runs:
         folder = study.results / "runs" / run.name
-        measured = folder / f"measure-{study.measurement_hash}"
+        measured = folder / study.config.measurement.folder
         if not (folder / "run.json").exists():
             missing.append({"run": run.name, "reason": _why_not_trained(folder, run)})
             continue

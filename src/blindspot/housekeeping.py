@@ -229,7 +229,7 @@ def _unused_results(study: Study, known: Users) -> list[tuple[str, Path]]:
     found: list[tuple[str, Path]] = []
     # Users of this folder are studies of the same name: their measurements and timings count.
     own = [s for s in known.studies if s.results == study.results]
-    measures = {f"measure-{s.measurement_hash}" for s in own}
+    measures = {s.config.measurement.folder for s in own}
     timed = {f"{size}-{s.throughput_hash(size)}" for s in own for size in s.config.sizes}
     names = {run.name for s in own for run in s.runs}
     for folder in inventory.run_folders(study.results / "runs"):

@@ -76,7 +76,7 @@ class Plan:
         if run.name in remade:
             return Planned(run, "train", 1.0)
         if started is None:
-            if (folder / f"measure-{self.study.measurement_hash}" / "measure.json").exists():
+            if (folder / self.study.config.measurement.folder / "measure.json").exists():
                 return Planned(run, "cached", 0.0)
             state = self.study.work / "runs" / run.name / "weights.safetensors"
             return Planned(run, "measure" if state.exists() else "impossible", 0.0)

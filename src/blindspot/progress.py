@@ -123,7 +123,7 @@ def progress(study: Study, runs: Iterable[Run] | None = None) -> list[Progress]:
 
 def _progress(study: Study, run: Run) -> Progress:
     folder, state = study.results / "runs" / run.name, study.work / "runs" / run.name
-    measured = (folder / f"measure-{study.measurement_hash}" / "measure.json").exists()
+    measured = (folder / study.config.measurement.folder / "measure.json").exists()
     found = Progress(run, "waiting", steps=run.spec.training.steps, measured=measured)
     _read_log(state / "train.log", found)
     kind = "measure" if (folder / "run.json").exists() else "train"

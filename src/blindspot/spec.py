@@ -7,6 +7,7 @@ is hashed; the hash is part of the run's folder, so a changed setting is another
 Imports no torch: Snakemake parses this at the start of every job.
 """
 
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -27,7 +28,7 @@ from blindspot.dataspec import (
     Tokenizer,
     WordsTokenizer,
 )
-from blindspot.revisions import TRAINING_REVISION
+from blindspot.revisions import MEASUREMENT_REVISION, TRAINING_REVISION
 from blindspot.settings import (
     Count,
     Name,
@@ -259,6 +260,11 @@ class Measurement(Settings):
     intervention_tokens: Count = 32768
     #: Perplexity relative to depth K's that halting is calibrated for.
     halting_target: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.01
+
+    @cached_property
+    def folder(self) -> str:
+        """Name of the folder, in a run's results, of what was measured with these settings."""
+        return f"measure-{digest({'revision': MEASUREMENT_REVISION, 'settings': self.identity()})}"
 
 
 class Throughput(Settings):

@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from blindspot.digests import Digests, identified, pinned
 from blindspot.errors import BlindspotError
 from blindspot.execution import Execution
-from blindspot.revisions import MEASUREMENT_REVISION, THROUGHPUT_REVISION
+from blindspot.revisions import THROUGHPUT_REVISION
 from blindspot.spec import (
     Corpus,
     Count,
@@ -298,12 +298,6 @@ class Study:
         """The file of a tokenizer that is fetched from the hub, if there is one."""
         name = self.data.fetched_tokenizer
         return None if name is None else self.work / "tokenizers" / name / "tokenizer.json"
-
-    @cached_property
-    def measurement_hash(self) -> str:
-        return digest(
-            {"revision": MEASUREMENT_REVISION, "settings": self.config.measurement.identity()}
-        )
 
     def architectures(self, size: str) -> dict[str, ModelSpec]:
         """The distinct architectures of a size by label: cells that differ in loss share one."""

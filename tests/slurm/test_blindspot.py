@@ -50,10 +50,10 @@ def blindspot(*arguments: object) -> None:
 def alone(study: Study, run: Run, out: Path) -> tuple[str, dict[str, torch.Tensor]]:
     """Trajectory and weights of a training that nobody disturbs."""
     given = ["--spec", run.spec.canonical(), "--name", run.name, "--tokens", study.tokens]
-    given += ["--out", out / "out", "--state", out / "state", "--device", "cpu", "--threads", 1]
+    given += ["--results", out, "--work", out / "work", "--device", "cpu", "--threads", 1]
     blindspot("train", *given)
-    weights = checkpoint.read(out / "state" / checkpoint.WEIGHTS).tensors
-    return (out / "out/trajectory.csv").read_text(), weights
+    weights = checkpoint.read(out / "work/runs" / run.name / checkpoint.WEIGHTS).tensors
+    return (out / "runs" / run.name / "trajectory.csv").read_text(), weights
 
 
 @pytest.fixture
@@ -72,19 +72,25 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Study
     return make
 
 
+def with_profile(cluster: Cluster, partition: str) -> tuple[list[str], dict[str, str]]:
+    """The command line of the small study on Slurm, but for its target; and its environment."""
+    env = cluster.env | {"SBATCH_PARTITION": partition, "OMP_NUM_THREADS": "1"}
+    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
+    snakemake = ["snakemake", "-s", str(PROJECT / "Snakefile"), "--profile", str(PROJECT / "slurm")]
+    snakemake += ["--configfile", "tiny.yaml", "--submitit-poll-seconds", "3"]
+    snakemake += ["--latency-wait", "5", "--set-resources"]
+    snakemake += [f"{rule}:mem_mb=900" for rule in ("tokens", "train", "measure", "throughput")]
+    return snakemake, env
+
+
 def test_study(cluster: Cluster, tiny: Callable[..., Study], tmp_path: Path) -> None:
     """With the profile. All trainings are preempted and go on: weights and trajectories are, to the
     bit, those of trainings that nobody disturbed."""
     study = tiny()
-    env = cluster.env | {"SBATCH_PARTITION": "grace", "OMP_NUM_THREADS": "1"}
-    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
-    snakemake = ["snakemake", "-s", str(PROJECT / "Snakefile"), "--profile", str(PROJECT / "slurm")]
-    snakemake += ["all", "--submitit-poll-seconds", "3", "--latency-wait", "5", "--set-resources"]
-    snakemake += [f"{rule}:mem_mb=900" for rule in ("tokens", "train", "measure", "throughput")]
+    snakemake, env = with_profile(cluster, "grace")
+    snakemake.insert(1, "all")
     with open("controller.log", "w") as log:
-        controller = subprocess.Popen(
-            [*snakemake, "--configfile", "tiny.yaml"], env=env, stdout=log, stderr=log
-        )
+        controller = subprocess.Popen(snakemake, env=env, stdout=log, stderr=log)
     try:
         logs = [study.work / "runs" / run.name / "train.log" for run in study.runs]
         until("training", 120, lambda: all(p.exists() and "step " in p.read_text() for p in logs))
@@ -106,39 +112,32 @@ def test_study(cluster: Cluster, tiny: Callable[..., Study], tmp_path: Path) -> 
     assert (study.results / "claims.csv").exists()
 
 
-RANKS = """
-rule train:
-    output: "out/run.json"
-    threads: 1
-    resources: nodes=2, gpu=4, runtime=5, mem_mb=2000
-    shell:
-        "srun python -m blindspot.cli train --spec {config[spec]:q} --name {config[name]:q}"
-        " --tokens {config[tokens]:q} --out out --state state --device cpu 2>&1 | tee -a train.log"
-"""
-
-
 def test_ranks_over_nodes(cluster: Cluster, tiny: Callable[..., Study], tmp_path: Path) -> None:
-    """One run on two nodes, two ranks on each: without dropout its losses are those of one."""
-    changes = {"dropout": {"rate": 0.0, "at": []}, "loops": 2}
-    study = tiny(model=changes, training=TINY["training"] | {"steps": 60, "log_every": 20})
-    run = study.runs[-1]
-    blindspot("corpus", "--spec", study.config.corpus.model_dump_json(), "--out", study.corpus)
-    data = study.data.model_dump_json()
-    blindspot("tokens", "--spec", data, "--corpus", study.corpus, "--out", study.tokens)
-    config = {"spec": run.spec.canonical(), "name": run.name, "tokens": str(study.tokens)}
-    Path("given.json").write_text(json.dumps(config))
-    Path("Snakefile").write_text("configfile: 'given.json'\n" + RANKS)
+    """A size on two nodes, two ranks on each: without dropout its losses are those of one."""
+    study = tiny(
+        sizes={"nano": TINY["sizes"]["nano"] | {"gpus": 4, "nodes": 2}},
+        cells={"perloop-rms": None},
+        model={"loops": 2, "dropout": {"rate": 0.0, "at": []}},
+        training=TINY["training"] | {"steps": 60, "log_every": 20},
+    )
+    (run,) = study.runs
+    snakemake, env = with_profile(cluster, "main")
+    snakemake.insert(1, "runs")
     done = subprocess.run(
-        [sys.executable, "-m", "snakemake", "--executor", "submitit", "--jobs", "1"],
-        env=cluster.env,
+        # The ranks compute on CPUs; the node's GPUs only say how many tasks there are.
+        [*snakemake, "train:gpu=4"],
+        env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=200,
     )
-    assert done.returncode == 0, done.stdout + Path("train.log").read_text()
+    result = study.results / "runs" / run.name
+    log = study.work / f"logs/train/{run.name}.log"
+    assert done.returncode == 0, done.stdout + (log.read_text() if log.exists() else "")
+    assert json.loads((result / "run.json").read_text())["provenance"]["execution"]["ranks"] == 4
     expected = list(csv.DictReader(alone(study, run, tmp_path / "alone")[0].splitlines()))
-    mine = list(csv.DictReader(Path("out/trajectory.csv").read_text().splitlines()))
+    mine = list(csv.DictReader((result / "trajectory.csv").read_text().splitlines()))
     assert len(mine) == len(expected) > 0
     for row, other in zip(mine, expected, strict=True):
         for name, value in other.items():

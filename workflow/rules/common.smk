@@ -126,7 +126,7 @@ def finished(name: str) -> Path:
 
 
 def measured(name: str) -> Path:
-    return study.results / "runs" / name / f"measure-{study.measurement_hash}" / "measure.json"
+    return study.results / "runs" / name / study.config.measurement.folder / "measure.json"
 
 
 def weights(name: str) -> Path:

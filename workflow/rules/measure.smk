@@ -7,7 +7,7 @@ rule measure:
     output:
         # The last of its files. Were all declared, planning a thousand runs would take twice as
         # long, and a lost one would still not be noticed; `collect` names it.
-        f"{RESULTS}/runs/{{run}}/measure-{study.measurement_hash}/measure.json",
+        f"{RESULTS}/runs/{{run}}/{study.config.measurement.folder}/measure.json",
     log:
         f"{WORK}/logs/measure/{{run}}.log",
     wildcard_constraints:
@@ -21,17 +21,17 @@ rule measure:
         runtime=120,
     params:
         spec=lambda wildcards: spec_of(wildcards.run),
-        runs=f"{WORK}/runs",
         options=options(
             settings=canonical(study.config.measurement.identity()),
             tokens=study.tokens,
+            results=RESULTS,
+            work=WORK,
             device=study.config.device,
         ),
     message:
         "measuring {wildcards.run}"
     shell:
-        "blindspot measure --spec {params.spec:q} --name {wildcards.run}"
-        ' --out "$(dirname {output:q})" --state {params.runs:q}/{wildcards.run} {params.options}'
+        "blindspot measure --spec {params.spec:q} --name {wildcards.run} {params.options}"
         " --threads {threads} 2>&1 | tee {log:q}"
 
 

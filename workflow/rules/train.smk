@@ -22,22 +22,25 @@ rule train:
         runtime=240,
     params:
         spec=lambda wildcards: spec_of(wildcards.run),
-        runs=f"{WORK}/runs",
         # In one piece: each placeholder costs a dry run of a thousand jobs a tenth of a second.
         options=options(
             tokens=study.tokens,
+            results=RESULTS,
+            work=WORK,
             device=study.config.device,
             execution=canonical(study.config.execution.identity()),
         ),
         # On one node it starts its ranks itself; over nodes Slurm's srun does.
-        start=by_size(lambda size: "srun " if size.nodes > 1 else ""),
-        ranks=by_size(lambda size: 0 if size.nodes > 1 else size.gpus),
+        start=by_size(
+            lambda size: (
+                "srun blindspot train" if size.nodes > 1 else f"blindspot train --gpus {size.gpus}"
+            )
+        ),
     message:
         "training {wildcards.run}"
     shell:
-        "{params.start}blindspot train --spec {params.spec:q} --name {wildcards.run}"
-        ' --out "$(dirname {output:q})" --state {params.runs:q}/{wildcards.run} {params.options}'
-        " --threads {threads} --gpus {params.ranks} 2>&1 | tee -a {log:q}"
+        "{params.start} --spec {params.spec:q} --name {wildcards.run} {params.options}"
+        " --threads {threads} 2>&1 | tee -a {log:q}"
 
 
 rule runs:
