@@ -172,8 +172,9 @@ def main() -> None:
             local = LocalCorpus(
                 kind="local", train=str(folder / "text.txt"), validation=0.001, test=0.001
             )
-            data = DataSpec(corpus=local, tokenizer=WORDS)
-            rows += whole(data, folder, 1000.0, "1 GB", "1.5 GB")
+            for settings in (WORDS, BPE):
+                data = DataSpec(corpus=local, tokenizer=settings)
+                rows += whole(data, folder, 1000.0, "1 GB", "1.5 GB")
     with open(ROOT / "benchmarks" / "tokens.csv", "w", newline="") as handle:
         writer = csv.DictWriter(handle, COLUMNS)
         writer.writeheader()
