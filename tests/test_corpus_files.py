@@ -266,6 +266,17 @@ def test_fineweb_is_asked_for_by_name_and_revision(tmp_path, monkeypatch):
     assert calls == [(("HuggingFaceFW/fineweb", "sample-10BT"), named)]
 
 
+def test_a_config_that_must_be_chosen_is_told_with_the_choice(tmp_path):
+    """E-06: several configs, none chosen."""
+    folder = layout(tmp_path / "hub", ROWS)
+    card = (folder / "README.md").read_text()
+    more = card.split("configs:\n")[1].removesuffix("---\n").replace("toy\n", "other\n", 1)
+    (folder / "README.md").write_text(card.removesuffix("---\n") + more + "---\n")
+    for config in (None, "wrong"):
+        with pytest.raises(BlindspotError, match=r"'toy', 'other'\].*Three ways out"):
+            corpus.fetch(hub(folder, config=config), tmp_path / "c")
+
+
 def test_a_stream_that_breaks_off_is_told(tmp_path, monkeypatch):
     folder = layout(tmp_path / "hub", ROWS)
 

@@ -96,7 +96,7 @@ def test_what_is_lost_and_another_tokenizers_traces_are_said(tmp_path, capsys):
     expected = f"{counts['tokens']} tokens, {counts['tokens'] / 6:.2f} a word"
     assert [line for line in lines if expected in line and unk in line] == [lines[-2]]
     assert lines[-2].endswith("characters lost 3")
-    notes = [line for line in lines if "not the original text" in line]
+    notes = [line for line in lines if "another tokenizer's traces" in line]
     # The train text has one in 90 words, which is more than one in a thousand.
     assert [note.partition(":")[0] for note in notes] == ["train", "test"]
     assert notes[1].endswith("1 <unk>, 2 of @-@ @,@ @.@")

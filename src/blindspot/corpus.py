@@ -189,12 +189,12 @@ TRACES = 1
 
 
 def _said(split: str, counts: dict[str, Any]) -> str:
-    """What a split holds, in a line for the log; and a note where the text isn't the original."""
+    """What a split holds, in a line for the log, and whether another's tokenizer was there."""
     line = f"{split}: {counts['documents']:,} documents, {counts['words']:,} words"
     line += f", {counts['bytes']:,} bytes"
     if 1000 * (counts["unk_words"] + counts["joined_words"]) > TRACES * counts["words"]:
         line += (
-            f"; a tokenized variant, not the original text: {counts['unk_words']:,} <unk>, "
+            f"; with another tokenizer's traces: {counts['unk_words']:,} <unk>, "
             f"{counts['joined_words']:,} of @-@ @,@ @.@"
         )
     return line

@@ -2,6 +2,7 @@
 
 import errno
 import re
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -141,7 +142,8 @@ def _explained(corpus: HubCorpus) -> Iterator[None]:
         raise
     except Exception as error:
         where = f"corpus.path {corpus.path}" if corpus.path else f"corpus.name {corpus.name}"
-        reason = (str(error).splitlines() or [""])[0]
+        # Some say in their second line which configs there are; some show whole pages.
+        reason = textwrap.shorten(str(error), 300)
         raise BlindspotError(
             f"{where}, config {corpus.config}: could not be loaded "
             f"({type(error).__name__}: {reason}). {_remedy(error)}"
