@@ -266,6 +266,14 @@ def test_fineweb_is_asked_for_by_name_and_revision(tmp_path, monkeypatch):
     assert calls == [(("HuggingFaceFW/fineweb", "sample-10BT"), named)]
 
 
+def test_a_folder_of_that_name_is_not_the_hub(tmp_path, monkeypatch):
+    """`datasets` takes a folder of the current one for the data set of that name."""
+    layout(tmp_path / "Salesforce" / "wikitext", ROWS)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BlindspotError, match="the current folder has a folder of that name"):
+        corpus.fetch(hub(tmp_path, path=None), tmp_path / "c")
+
+
 def test_a_config_that_must_be_chosen_is_told_with_the_choice(tmp_path):
     """E-06: several configs, none chosen."""
     folder = layout(tmp_path / "hub", ROWS)
