@@ -3,6 +3,7 @@
 Each test is a process of its own, because the client reads its settings when it is imported.
 """
 
+import ast
 import json
 import os
 import shutil
@@ -72,6 +73,19 @@ def fetch(folder, specs, hub=None, **named):
     lines = out.splitlines()
     assert len(lines) == len(specs)
     return lines
+
+
+def test_only_fetching_knows_the_hub():
+    """Training, measuring and publishing never ask: nothing there imports a client of it."""
+    clients = {"datasets", "huggingface_hub"}
+    found = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if clients & {name.partition(".")[0] for name in names}:
+                found.add(path.name)
+    assert found == {"hub.py", "tokenizer.py"}
 
 
 @pytest.fixture(scope="module")
