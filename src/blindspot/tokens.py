@@ -114,8 +114,8 @@ def build(
     )
     for path in [folder / UNFINISHED, *folder.glob("*-?????.json")]:
         path.unlink(missing_ok=True)  # a second process may build the same
-    for split, counts in splits.items():
-        print(_said(split, counts), file=sys.stderr)
+    for name, described in splits.items():
+        print(_said(name, described), file=sys.stderr)
 
 
 @dataclass(frozen=True)
