@@ -97,3 +97,18 @@ def test_tokens_of_one_seed_are_not_passed_off_as_trials():
     frame = pd.DataFrame({"cell": ["a", "a"], "seed": [42, 42], "ppl": [1.0, 2.0]})
     with pytest.raises(ValueError, match="more than once"):
         stats.over_seeds(frame, ["cell"], ["ppl"])
+
+
+def test_log_values_have_intervals_of_their_logarithms():
+    """Norms of 31, 37 and 76: on the linear scale the interval reaches below zero."""
+    norms = [31.0, 37.0, 76.2]
+    frame = pd.DataFrame({"cell": "a", "seed": [1, 2, 3], "x": norms, "y": norms})
+    row = stats.over_seeds(frame, ["cell"], ["x", "y"], log=["y"]).iloc[0]
+    assert row["x"] == pytest.approx(sum(norms) / 3) and row["x_low"] < 0
+    expected = ttest_1samp(np.log(norms), 0).confidence_interval()
+    assert row["y"] == pytest.approx(math.prod(norms) ** (1 / 3))
+    assert (row["y_low"], row["y_high"]) == pytest.approx(tuple(np.exp(expected)))
+    assert (row["y_min"], row["y_max"]) == pytest.approx((31, 76.2))
+    assert frame["y"].tolist() == norms
+    zero = stats.over_seeds(frame.assign(y=[0.0, 1, 2]), ["cell"], ["y"], log=["y"]).iloc[0]
+    assert zero["y"] == 0 and math.isnan(zero["y_low"])

@@ -72,15 +72,22 @@ def paired(ours: Mapping[int, float], reference: Mapping[int, float]) -> Summary
     return summarize([ours[seed] - reference[seed] for seed in common])
 
 
-def over_seeds(frame: pd.DataFrame, by: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
+def over_seeds(
+    frame: pd.DataFrame, by: Sequence[str], values: Sequence[str], log: Sequence[str] = ()
+) -> pd.DataFrame:
     """Mean over seeds of each of `values`, one row a group, in order of first appearance.
 
     `frame` has a `seed` column. Columns: `by`, `seeds` (how many), and for each value its mean
     under its own name, `<value>_sd`, `<value>_ci` (half-width of the 95 % t-interval; both NaN for
-    one seed), `<value>_min` and `<value>_max`. Raises ValueError when a seed stands twice in a
-    group: that would pass rows of one run off as independent.
+    one seed), `<value>_low` and `<value>_high` (the interval's ends), `<value>_min` and
+    `<value>_max`. Those in `log`, positive and multiplicative (norms, perplexities), are averaged
+    as logarithms: mean and ends are exp of those of log values, so no end is below zero; `_sd` and
+    `_ci` stay on the log scale. Raises ValueError when a seed stands twice in a group: that would
+    pass rows of one run off as independent.
     """
     keys = list(by)
+    with np.errstate(divide="ignore"):  # of zero: -inf, and exp(-inf) is zero again
+        frame = frame.assign(**{value: np.log(frame[value]) for value in log})
     if frame.duplicated([*keys, "seed"]).any():
         raise ValueError(f"a seed appears more than once within a group of {keys}")
     groups = frame.groupby(keys, sort=False, observed=True)
@@ -92,6 +99,10 @@ def over_seeds(frame: pd.DataFrame, by: Sequence[str], values: Sequence[str]) ->
         with np.errstate(invalid="ignore"):
             result[f"{value}_sd"] = groups[value].std(ddof=1)
         result[f"{value}_ci"] = result[f"{value}_sd"] * factor
+        result[f"{value}_low"] = result[value] - result[f"{value}_ci"]
+        result[f"{value}_high"] = result[value] + result[f"{value}_ci"]
         result[f"{value}_min"] = groups[value].min()
         result[f"{value}_max"] = groups[value].max()
+    back = [f"{value}{end}" for value in log for end in ("", "_low", "_high", "_min", "_max")]
+    result[back] = np.exp(result[back])
     return result.reset_index()
