@@ -69,7 +69,7 @@ def held(study: Study):
 def test_nothing_there_is_waiting(study: Study):
     found = progress(study)
     assert [p.state for p in found] == ["waiting"] * 6
-    assert {p.steps for p in found} == {200}
+    assert {p.steps for p in found} == {400}
 
 
 def test_a_live_holder_is_running_and_a_dead_one_interrupted(study: Study, held):
@@ -218,6 +218,6 @@ def test_the_command_line_reads_the_config_as_snakemake_does(study: Study, tmp_p
     )
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - started < 20
-    assert "Study mine: 32 runs: 32 waiting" in done.stdout
+    assert "Study mine: 24 runs: 24 waiting" in done.stdout
     missing = subprocess.run(verb, cwd=tmp_path, capture_output=True, text=True)
     assert missing.returncode == 2 and "config.yaml: no such config file" in missing.stderr
