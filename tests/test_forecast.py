@@ -28,7 +28,7 @@ def load(folder: Path, **override: object) -> Study:
     cells = {name: None for name in ("terminal-rms", "perloop-rms", "perloop-raw")}
     wide = {"d_model": 96, "layers": 1, "heads": 3, "batch": 4, "seeds": [42]}
     chosen = {"cells": cells, "sizes": {"0.1m": None, "0.2m": wide}}
-    chosen |= {"training": {"steps": 200, "learning_rate": 0.002, "validate_every": 50}}
+    chosen |= {"training": {"steps": 200, "learning_rate": 0.002}}
     return Study.load(ROOT / "config.yaml", [DEMO], places | chosen | override)
 
 
@@ -220,8 +220,8 @@ def test_a_calibration_of_this_processor_comes_first(tmp_path: Path):
     finish(study, first)
     calibrate(study, seconds=0.05)
     estimator = Estimator(study, Plan(study).records)
-    # 32 windows of 64 tokens are validated every 50 steps.
-    per_step = 0.05 + 32 * 64 / 50 * 1e-5
+    # 32 windows of 64 tokens are validated every 100 steps.
+    per_step = 0.05 + 32 * 64 / 100 * 1e-5
     assert estimator.step(first.spec) == pytest.approx(per_step)
     assert estimator.train(first.spec) == pytest.approx(200 * per_step + 6 + estimate_module.JOB)
     # Measuring took 8 s where a step took 0.1 s.
