@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections import Counter
 from functools import cache
@@ -45,8 +46,6 @@ for key in ("reuse", "runs", "work", "device"):
 RESULTS = study.results.as_posix()
 WORK = study.work.as_posix()
 RUNS = {run.name: run for run in study.runs}
-#: GPUs a job asks for, where the study runs on them.
-GPUS = 1 if study.config.device == "cuda" else 0
 CPUS = workflow.resource_settings.cores or 1
 CONFIG_ARGUMENTS = " ".join(f"--config {path}" for path in [BASE, *OVERLAYS])
 REPORT_ARGUMENTS = " ".join(
@@ -107,13 +106,45 @@ def spec_of(name: str) -> str:
     return RUNS[name].spec.canonical()
 
 
+def sent_off() -> bool:
+    """Whether an executor sends jobs elsewhere. Only once the jobs are planned is it known which
+    one; a dry run is told no more than that there are --jobs, as in a profile."""
+    if workflow.executor_plugin is None or workflow.dryrun:
+        return workflow.remote_exec or workflow.resource_settings.nodes is not None
+    return workflow.remote_exec or not workflow.local_exec
+
+
+def device() -> str:
+    """The device that jobs are told. Whoever sends jobs off must ask for GPUs before there is one
+    to be seen, so there `auto` is a GPU: a job without one says so, and takes no weeks."""
+    return "cuda" if study.config.device == "auto" and sent_off() else study.config.device
+
+
+def gpus(ranks: int = 1) -> int:
+    """GPUs that a job of so many ranks asks for."""
+    return ranks if device() == "cuda" else 0
+
+
+def by_device(ask):
+    """What follows from `device`: the value itself, because Snakemake plans a thousand runs seconds
+    faster without a function of wildcards; or one, where the device depends on the executor."""
+    return (lambda wildcards: ask()) if study.config.device == "auto" else ask()
+
+
 def by_size(ask):
-    """What a size says of its runs: a function of wildcards, or the value itself where all sizes
-    agree, because Snakemake plans a thousand runs seconds faster without a function."""
+    """What a size says of its runs: the value itself where all sizes agree, or a function of
+    wildcards."""
     values = {name: ask(size) for name, size in study.config.sizes.items()}
     if len(set(values.values())) == 1:
         return next(iter(values.values()))
     return lambda wildcards: values[RUNS[wildcards.run].size]
+
+
+def gpus_of_run():
+    """GPUs that the training of a run asks for."""
+    if study.config.device != "auto":
+        return by_size(lambda size: gpus(size.gpus))
+    return lambda wildcards: gpus(study.config.sizes[RUNS[wildcards.run].size].gpus)
 
 
 def options(**values) -> str:

@@ -2,10 +2,14 @@
 
 from blindspot import doctor
 
-LARGEST = {
-    "gpu": GPUS * max(size.gpus for size in study.config.sizes.values()),
-    "nodes": max(size.nodes for size in study.config.sizes.values()),
-}
+
+def largest():
+    """What the training that asks for most asks for."""
+    sizes = study.config.sizes.values()
+    return {
+        "gpu": gpus(max(size.gpus for size in sizes)),
+        "nodes": max(size.nodes for size in sizes),
+    }
 
 
 rule doctor:
@@ -19,7 +23,7 @@ rule doctor:
         configs=CONFIG_ARGUMENTS,
         override=canonical(OVERRIDE),
         asked=lambda wildcards, resources: canonical(
-            doctor.asked(dict(resources.items()) | LARGEST, workflow.get_rule("train").resources)
+            doctor.asked(dict(resources.items()) | largest(), workflow.get_rule("train").resources)
         ),
         folder=lambda wildcards: getattr(workflow.executor_settings, "folder", "work/submitit"),
         latency=lambda wildcards: workflow.execution_settings.latency_wait,

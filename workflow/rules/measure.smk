@@ -16,17 +16,19 @@ rule measure:
         "../../envs/blindspot.yaml"
     threads: 1
     resources:
-        gpu=GPUS,
+        gpu=by_device(gpus),
         mem_mb=16000,
         runtime=120,
     params:
         spec=lambda wildcards: spec_of(wildcards.run),
-        options=options(
-            settings=canonical(study.config.measurement.identity()),
-            tokens=study.tokens,
-            results=RESULTS,
-            work=WORK,
-            device=study.config.device,
+        options=by_device(
+            lambda: options(
+                settings=canonical(study.config.measurement.identity()),
+                tokens=study.tokens,
+                results=RESULTS,
+                work=WORK,
+                device=device(),
+            )
         ),
     message:
         "measuring {wildcards.run}"
@@ -56,7 +58,7 @@ rule throughput:
         "../../envs/blindspot.yaml"
     threads: CPUS
     resources:
-        gpu=GPUS,
+        gpu=by_device(gpus),
         mem_mb=16000,
         runtime=60,
     params:
@@ -70,7 +72,7 @@ rule throughput:
                 "precision": study.config.training.precision,
             }
         ),
-        device=study.config.device,
+        device=by_device(device),
     message:
         "timing size {wildcards.size} at every depth"
     shell:

@@ -101,13 +101,31 @@ def outlook() -> str:
     return f"{forecast.one_line(study, CPUS)}. More: snakemake -c1 forecast"
 
 
+def on_this_machine() -> bool:
+    """Whether jobs run here: without an executor, or with submitit's local one."""
+    if not sent_off():
+        return True
+    kind = getattr(workflow.executor_settings, "cluster", None)
+    return kind == "local" or (kind is None and not shutil.which("sbatch"))
+
+
+def has_gpu() -> bool:
+    """Whether a job that runs here could be given a GPU."""
+    if not sent_off():
+        return provenance.has_gpu()
+    from snakemake_executor_plugin_submitit.local import visible_gpus
+
+    return bool(visible_gpus(os.environ))
+
+
 def start() -> None:
     """Refuse before the first job what would fail in every job."""
     jobs = Counter(job.rule.name for job in workflow.dag.needrun_jobs())
     heavy = sum(jobs[name] for name in HEAVY)
-    if heavy and workflow.local_exec and study.config.device == "cuda" and not provenance.has_gpu():
+    if heavy and device() == "cuda" and on_this_machine() and not has_gpu():
+        asked = "device: auto, jobs sent off" if study.config.device == "auto" else "device: cuda"
         refuse(
-            f"study {study.config.study} is for GPUs (device: cuda), {heavy} jobs would use one, "
+            f"study {study.config.study} is for GPUs ({asked}), {heavy} jobs would use one, "
             f"and this machine has none. On a cluster: snakemake --profile slurm all. "
             f"A study for this machine: make demo. To use the CPU all the same, set device: cpu "
             f"in the config (a paper-size run takes weeks)."

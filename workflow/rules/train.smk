@@ -15,7 +15,7 @@ rule train:
         "../../envs/blindspot.yaml"
     threads: 1
     resources:
-        gpu=by_size(lambda size: GPUS * size.gpus),
+        gpu=gpus_of_run(),
         nodes=by_size(lambda size: size.nodes),
         mem_mb=16000,
         # A job gets as many turns as it needs: it saves its state ahead of the limit and goes on.
@@ -23,12 +23,14 @@ rule train:
     params:
         spec=lambda wildcards: spec_of(wildcards.run),
         # In one piece: each placeholder costs a dry run of a thousand jobs a tenth of a second.
-        options=options(
-            tokens=study.tokens,
-            results=RESULTS,
-            work=WORK,
-            device=study.config.device,
-            execution=canonical(study.config.execution.identity()),
+        options=by_device(
+            lambda: options(
+                tokens=study.tokens,
+                results=RESULTS,
+                work=WORK,
+                device=device(),
+                execution=canonical(study.config.execution.identity()),
+            )
         ),
         # On one node it starts its ranks itself; over nodes Slurm's srun does.
         start=by_size(
