@@ -71,6 +71,8 @@ class Values:
     scale: Mapping[str, tuple[float, float]]
     ppl_sd: float = 0.004
     norm_sd: float = 0.03
+    #: Perplexity of a unigram model on validation.
+    unigram: float = 420.0
     probes: Mapping[str, Probe] = field(default_factory=lambda: probes.PAPER)
 
 
@@ -209,6 +211,9 @@ def write_run(study: Study, run: Run, values: Values, deeper: Sequence[float] = 
     timing = pd.DataFrame({"step": at, "seconds": at * 0.1, "tokens_per_s": 1e5})
     timing.to_csv(folder / "timing.csv", index=False)
 
+    _baselines(spec.model.vocab_size, values.unigram).to_csv(
+        measured / "baselines.csv", index=False
+    )
     exits = []
     last = {"trained_k": len(ce), "unk_rate": 0.0, "comparable": 1}
     for split, (tokens, words, size) in COUNTS.items():
@@ -238,6 +243,18 @@ def write_run(study: Study, run: Run, values: Values, deeper: Sequence[float] = 
     probes.write(measured, run, probe, ce, norm)
     done = {"run": run.name, "revision": MEASUREMENT_REVISION, "provenance": PROVENANCE}
     (measured / "measure.json").write_text(json.dumps(done))
+
+
+def _baselines(vocab: int, unigram: float) -> pd.DataFrame:
+    rows = []
+    for split, (tokens, _, _) in COUNTS.items():
+        for name, ppl in (("uniform", vocab), ("unigram", unigram)):
+            nll = math.log(ppl) * tokens
+            rows.append(
+                {"split": split, "baseline": name, "tokens": tokens, "nll": nll}
+                | {"ce": nll / tokens, "ppl": math.exp(nll / tokens)}
+            )
+    return pd.DataFrame(rows)
 
 
 def derived(nll: float, tokens: int, words: int, size: int) -> dict[str, float]:

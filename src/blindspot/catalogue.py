@@ -69,7 +69,7 @@ TABLES = _named(
         "perplexity at the last loop and the norm of the state there, |H_K| (L2 over the width, "
         "mean over tokens), both on the validation split. Norm / raw is the norm divided by that "
         "of perloop-raw at the same size.",
-        ("exits", "norms"),
+        ("exits", "baselines", "norms"),
     ),
     Item(
         "loss-placement",
@@ -77,14 +77,14 @@ TABLES = _named(
         "Depth",
         "Cross-entropy in nats a token when the state is read after loop k, on the validation "
         "split. Cells whose loss is terminal were never trained to be read before the last loop.",
-        ("exits",),
+        ("exits", "baselines"),
     ),
     Item(
         "depth",
         "Perplexity at every exit",
         "Depth",
         "Token perplexity when the state is read after loop k.",
-        ("exits",),
+        ("exits", "baselines"),
     ),
     Item(
         "perplexity",
@@ -93,7 +93,7 @@ TABLES = _named(
         "The same sum of nats at the last loop over the tokens that a protocol scores, over the "
         "words of the original text, and over its bytes; and the share of tokens that are UNK. "
         "Only the second and third can stand beside another tokenizer's.",
-        ("exits",),
+        ("exits", "baselines"),
     ),
     Item(
         "variable-depth",
@@ -102,7 +102,7 @@ TABLES = _named(
         "Token perplexity on the validation split when the state is read after loop k, the CE that "
         "loops 2 to K save, and the measured throughput and speed-up of a forward pass that stops "
         "there.",
-        ("exits", "throughput"),
+        ("exits", "baselines", "throughput"),
     ),
     Item(
         "norms",
@@ -192,7 +192,7 @@ TABLES = _named(
         "Initialization",
         "Perplexity at the last loop, CE that loops 2 to K save, and norms, of cells that differ "
         "in their initialization alone (default: tied embedding N(0, 1)), on the validation split.",
-        ("exits", "norms"),
+        ("exits", "baselines", "norms"),
         when=two_initializations,
     ),
     Item(
@@ -214,7 +214,7 @@ CLAIMS = Item(
     "What the paper claims, what it reports, what was measured here (mean over seeds with its "
     "interval), and whether that fulfils a criterion that was written down before. Perplexities "
     "are of the validation split, protocol full; halting is scored on the test split.",
-    ("exits", "norms", "gradients", "updates", "clamp", "halting", "throughput"),
+    ("exits", "baselines", "norms", "gradients", "updates", "clamp", "halting", "throughput"),
 )
 
 FIGURES = _named(
@@ -278,7 +278,7 @@ FIGURES = _named(
         "Validation perplexity when the state is read after loop k. Top: all cells, logarithmic. "
         "Bottom: the range of the cells that were trained at every exit; triangles at the edge "
         "are points off the scale. Exits beyond the trained K are shaded and not joined.",
-        ("exits",),
+        ("exits", "baselines"),
     ),
     Item(
         "frontier",
@@ -287,7 +287,7 @@ FIGURES = _named(
         "Validation perplexity against measured throughput, one curve a cell over its exits. "
         "Whiskers across: quartiles of the timings. Shaded: what some measured point beats in "
         "both speed and perplexity. Triangles at the edge are points off the scale.",
-        ("exits", "throughput"),
+        ("exits", "baselines", "throughput"),
         spread="range",
     ),
     Item(
@@ -327,7 +327,7 @@ FIGURES = _named(
         "Norm by loop and perplexity by exit of cells that differ in their initialization alone: "
         "PyTorch's default, with a tied embedding N(0, 1), beside a small one. Validation split. "
         "Triangles at the edge are points off the scale.",
-        ("exits", "norms"),
+        ("exits", "baselines", "norms"),
         when=two_initializations,
     ),
 )

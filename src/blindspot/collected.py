@@ -5,6 +5,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from math import exp, nan
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from blindspot.errors import BlindspotError
 from blindspot.files import read_json
 from blindspot.spec import canonical
 from blindspot.stats import t_factor
+
+#: What reads no context, and what it knows.
+BASELINES = {"uniform": "all tokens alike", "unigram": "token frequencies of the training split"}
 
 
 def refuse(path: Path, fault: str) -> BlindspotError:
@@ -120,6 +124,13 @@ class Collected:
             groups.setdefault(canonical(kind), {}).setdefault(label, cell["name"])
         return {next(iter(g.values())): g for g in groups.values() if len(g) > 1}
 
+    def baseline(self, name: str, split: str = "validation") -> float:
+        """CE in nats a token of what reads no context (`uniform`, `unigram`; measure/baselines.py).
+        All runs of a study share their tokens, and so it."""
+        b = self.frame("baselines")
+        found = b.loc[(b["baseline"] == name) & (b["split"] == split), "ce"]
+        return float(found.iloc[0]) if len(found) else nan
+
     def terminal(self, cell: str) -> bool:
         """Whether only the last loop of that cell was trained to predict."""
         return any(c["name"] == cell and c["loss"] == "terminal" for c in self.study["cells"])
@@ -170,6 +181,9 @@ class Collected:
                 share = counts["unk"] / counts["tokens"]
                 text += f" Unknown words: {share:.1%} of validation tokens."
             parts.append(text)
+        if "baselines" in reads:
+            shown = [f"{exp(self.baseline(name)):,.1f} ({name})" for name in BASELINES]
+            parts.append(f"Validation perplexity without any context: {', '.join(shown)}.")
         for files, budget, name in (
             ({"norms", "norm_hist", "norm_growth"}, "norm_tokens", "Norms"),
             ({"gradients"}, "probe_tokens", "Gradients (float64)"),

@@ -11,6 +11,6 @@ TOKENS_FORMAT = 2
 #: How a run specification and tokens become weights and a trajectory.
 TRAINING_REVISION = 2
 #: How weights become measurements.
-MEASUREMENT_REVISION = 2
+MEASUREMENT_REVISION = 3
 #: How an architecture becomes a throughput table.
 THROUGHPUT_REVISION = 1

@@ -129,6 +129,18 @@ def _check_exits(frame: pd.DataFrame, at: Context) -> None:
             )
 
 
+def _check_baselines(frame: pd.DataFrame, at: Context) -> None:
+    found = set(zip(frame["split"], frame["baseline"], strict=True))
+    if found != {(s, b) for s in ("validation", "test") for b in ("uniform", "unigram")}:
+        raise refuse(at.path, f"has splits and baselines {sorted(found)}")
+    finite(frame, at.path, ["nll", "ce", "ppl"], above=0)
+    expected = {"ce": frame["nll"] / frame["tokens"]}
+    expected["ppl"] = np.exp(expected["ce"])
+    for column, values in expected.items():
+        if not np.allclose(frame[column], values, rtol=1e-5):
+            raise refuse(at.path, f"has {column} that is not what its nll gives")
+
+
 def _check_norms(frame: pd.DataFrame, at: Context) -> None:
     depths(frame, at, ["split"], 0)
     if "validation" not in set(frame["split"]):
@@ -167,6 +179,13 @@ SOURCES: dict[str, Source] = {
         {"step": INT} | floats("seconds tokens_per_s"),
         ["step"],
         _check_timing,
+    ),
+    "baselines": Source(
+        "baselines.csv",
+        True,
+        {"split": TEXT, "baseline": TEXT, "tokens": INT} | floats("nll ce ppl"),
+        ["split", "baseline"],
+        _check_baselines,
     ),
     "exits": Source(
         "exits.csv",

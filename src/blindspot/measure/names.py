@@ -2,6 +2,7 @@
 
 #: Names of the CSVs, without their ending; measure.json is written after all of them.
 FILES = (
+    "baselines",
     "exits",
     "norms",
     "norm_hist",

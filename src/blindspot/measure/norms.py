@@ -82,8 +82,6 @@ FILES = {
 BINS_A_DECADE = 50
 #: Part of the tokens that counts as the tail.
 TAIL = 0.01
-#: Ids that are counted at a time, so that a large training split does not fill the memory.
-CHUNK = 1 << 24
 
 Norms = NDArray[np.float64]
 
@@ -93,7 +91,8 @@ def measure(subject: Subject) -> dict[str, list[Row]]:
     rows = subject.sample(SPLIT, subject.settings.norm_tokens)
     norms = token_norms(subject, rows)
     flat = norms.reshape(len(norms), -1)
-    frequency = per_million(subject.tokens.split("train"), subject.tokens.vocab_size)
+    seen = subject.occurrences
+    frequency = seen / max(1, seen.sum()) * 1e6
     return {
         "norms": summary(flat, subject.spec.model.d_model),
         "norm_hist": histogram(flat),
@@ -207,14 +206,6 @@ def by_frequency(norms: Norms, frequency: Norms) -> list[Row]:
 def _group(k: int, group: str, low: int, high: int, values: Norms) -> Row:
     numbers = [values.mean(), *np.quantile(values, [0.5, 0.99])]
     return [SPLIT, k, group, low, high, values.size, *map(number, numbers)]
-
-
-def per_million(stream: NDArray[np.unsignedinteger], vocab_size: int) -> Norms:
-    """Occurrences of each id a million ids of a stream: shape (vocab_size,)."""
-    counts = np.zeros(vocab_size, dtype=np.int64)
-    for at in range(0, len(stream), CHUNK):
-        counts += np.bincount(stream[at : at + CHUNK], minlength=vocab_size)
-    return counts / max(1, len(stream)) * 1e6
 
 
 def growth(norms: Norms) -> Row:

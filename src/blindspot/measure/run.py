@@ -15,14 +15,14 @@ from blindspot import device as devices
 from blindspot import provenance
 from blindspot.checkpoint import WEIGHTS
 from blindspot.files import sha256_file, write_json, write_text
-from blindspot.measure import clamp, exits, gradients, halting, load, norms, updates
+from blindspot.measure import baselines, clamp, exits, gradients, halting, load, norms, updates
 from blindspot.measure.subject import Subject
 from blindspot.revisions import MEASUREMENT_REVISION
 from blindspot.spec import Measurement, RunSpec
 from blindspot.tokens import Tokens
 from blindspot.trajectory import to_csv
 
-MEASUREMENTS = (exits, norms, gradients, updates, clamp, halting)
+MEASUREMENTS = (baselines, exits, norms, gradients, updates, clamp, halting)
 
 
 @dataclass

@@ -16,6 +16,8 @@ from blindspot.spec import Measurement, RunSpec
 from blindspot.tokens import Tokens
 
 Ids = NDArray[np.int64]
+#: Ids that are counted at a time, so that a large training split does not fill the memory.
+COUNTED = 1 << 24
 #: One row of a CSV.
 Row = list[object]
 
@@ -47,6 +49,18 @@ class Subject:
     def double_without_eps(self) -> LoopedLM:
         """The model in float64 with eps = 0 in every norm: what the lemmas speak of."""
         return without_eps(self.double)
+
+    @cached_property
+    def occurrences(self) -> Ids:
+        """How often each id stands in the training split: shape (V,)."""
+        return self.count(self.tokens.split("train"))
+
+    def count(self, stream: NDArray[np.unsignedinteger]) -> Ids:
+        """How often each id of the vocabulary stands in a stream: shape (V,)."""
+        counts = np.zeros(self.tokens.vocab_size, dtype=np.int64)
+        for at in range(0, len(stream), COUNTED):
+            counts += np.bincount(stream[at : at + COUNTED], minlength=len(counts))
+        return counts
 
     def sample(self, split: str, budget: int) -> Ids:
         """`windows` of a split, of the length that the model was trained with."""
