@@ -144,11 +144,12 @@ def _eps(run: Run, norm: np.ndarray) -> pd.DataFrame:
 
 def _updates(norm: np.ndarray, probe: Probe, loops: int, noise: np.ndarray) -> pd.DataFrame:
     steps = np.diff(norm)
-    state, rows = norm[0], []
+    state, away, rows = norm[0], 0.0, []
     for k in range(LOOPS):
         radial = steps[k] if k == 0 else steps[1] * probe.bend ** (k - 1)
         scaled = 14.0 * probe.bend ** (k - 1) * math.exp(0.02 * noise[1])
         step = min(scaled / state, 1.9)
+        away += step if k else 0.0
         rows.append(
             {"split": "validation", "k": k, "trained_k": loops, "tokens": TOKENS}
             | {"norm_mean": state, "norm_p50": 0.95 * state, "increment_mean": radial}
@@ -157,6 +158,7 @@ def _updates(norm: np.ndarray, probe: Probe, loops: int, noise: np.ndarray) -> p
             | {"angular_step_p50": 0.95 * step, "angle_mean": 2 * math.asin(step / 2)}
             | {"angular_step_norm_mean": scaled, "angular_step_norm_p50": 0.95 * scaled}
             | {"angular_step_norm_std": 2.0, "cos_successive_mean": 0.9 if k else math.nan}
+            | {"angle_from_first_mean": min(away, 1.5) if k else math.nan}
         )
         state = max(state + radial, 1.0)
     return pd.DataFrame(rows)

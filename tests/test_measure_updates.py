@@ -23,7 +23,9 @@ def test_along_k_equals_a_loop_over_tokens(cell):
     states = plain.states(parameters(s), inputs, s.spec.model, loops=5)
     h = np.stack([x.numpy().reshape(24, -1) for x in states])
     for k, r in enumerate(rows):
-        columns = {name: [] for name in ("s", "inc", "radial", "size", "step", "angle", "succ")}
+        columns = {
+            name: [] for name in ("s", "inc", "radial", "size", "step", "angle", "succ", "away")
+        }
         for t in range(24):
             a, b = h[k, t], h[k + 1, t]
             s_a, s_b = math.sqrt(a @ a), math.sqrt(b @ b)
@@ -35,6 +37,8 @@ def test_along_k_equals_a_loop_over_tokens(cell):
             columns["step"].append(math.sqrt(step @ step))
             columns["angle"].append(math.acos(min(1.0, a @ b / s_a / s_b)))
             if k:
+                f = h[1, t]
+                columns["away"].append(math.acos(min(1.0, f @ b / math.sqrt(f @ f) / s_b)))
                 last = a - h[k - 1, t]
                 columns["succ"].append(
                     last @ (b - a) / math.sqrt(last @ last) / columns["size"][-1]
@@ -58,8 +62,10 @@ def test_along_k_equals_a_loop_over_tokens(cell):
             assert r[name] == pytest.approx(expected, rel=1e-7), (k, name)
         if k:
             assert r["cos_successive_mean"] == pytest.approx(np.mean(columns["succ"]), rel=1e-7)
+            assert r["angle_from_first_mean"] == pytest.approx(np.mean(columns["away"]), rel=1e-7)
+            assert k > 1 or r["angle_from_first_mean"] == r["angle_mean"]
         else:
-            assert r["cos_successive_mean"] == ""
+            assert r["cos_successive_mean"] == r["angle_from_first_mean"] == ""
 
 
 @pytest.mark.parametrize("cell", CELLS)

@@ -201,7 +201,8 @@ PROBES: dict[str, Source] = {
         | {"trained_k": INT, "tokens": INT}
         | floats("norm_mean norm_p50 increment_mean radial_mean radial_p50 radial_std update_mean")
         | floats("angular_step_mean angular_step_p50 angle_mean angular_step_norm_mean")
-        | floats("angular_step_norm_p50 angular_step_norm_std cos_successive_mean"),
+        | floats("angular_step_norm_p50 angular_step_norm_std cos_successive_mean")
+        | floats("angle_from_first_mean"),
         ["split", "k"],
         _check_updates,
     ),

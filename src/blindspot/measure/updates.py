@@ -18,6 +18,7 @@ from H_k to H_{k+1}, k = 0..update_loops - 1; loops beyond `trained_k` are extra
     angle_mean                      angle between them, radians
     angular_step_norm_mean, _p50, _std      angular step x s_k
     cos_successive_mean             cosine of this update and the one before (empty at k = 0)
+    angle_from_first_mean           angle between H_1 and H_{k+1}, radians (empty at k = 0)
 
 In cells with an inter-loop norm F sees H_k / rms(H_k): its updates do not fall with s, and the
 lemma does not speak of them.
@@ -63,6 +64,7 @@ COLUMNS = (
     "angular_step_norm_p50",
     "angular_step_norm_std",
     "cos_successive_mean",
+    "angle_from_first_mean",
 )
 FIXED_COLUMNS = (
     "split",
@@ -101,22 +103,29 @@ def along(subject: Subject, rows: Ids) -> list[Row]:
     found: dict[int, list[Numbers]] = defaultdict(list)
     for inputs, _ in subject.chunks(rows):
         before, state = None, model.embed(inputs)
+        first = model.loop(state, 1)
         for k in range(loops):
-            after = model.loop(state, k + 1)
-            values = update(before, state, after).flatten(1)
+            after = first if k == 0 else model.loop(state, k + 1)
+            away = torch.linalg.vector_norm(unit(after) - unit(first), dim=-1)
+            values = torch.cat([update(before, state, after), away[None]]).flatten(1)
             found[k].append(values.cpu().numpy())
             before, state = state, after
     table: list[Row] = []
     for k in range(loops):
-        s, increment, radial, size, step, successive = np.hstack(found[k])
+        s, increment, radial, size, step, successive, away = np.hstack(found[k])
         scaled = step * s
         numbers = [s.mean(), np.median(s), increment.mean()]
         numbers += [radial.mean(), np.median(radial), radial.std(), size.mean()]
-        numbers += [step.mean(), np.median(step), (2 * np.arcsin(np.minimum(step / 2, 1))).mean()]
+        numbers += [step.mean(), np.median(step), angle(step).mean()]
         numbers += [scaled.mean(), np.median(scaled), scaled.std()]
-        last = "" if k == 0 else number(successive.mean())
-        table.append([SPLIT, k, subject.loops, s.size, *map(number, numbers), last])
+        last = ["", ""] if k == 0 else [number(successive.mean()), number(angle(away).mean())]
+        table.append([SPLIT, k, subject.loops, s.size, *map(number, numbers), *last])
     return table
+
+
+def angle(chord: Numbers) -> Numbers:
+    """Angle between two directions at distance |u - v|, radians: exact where it is small."""
+    return np.asarray(2 * np.arcsin(np.minimum(chord / 2, 1)))
 
 
 def update(before: Tensor | None, state: Tensor, after: Tensor) -> Tensor:
