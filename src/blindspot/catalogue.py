@@ -5,7 +5,7 @@ The sentences here say what is drawn and how to read it; study, corpus, seeds an
 are added from the collected results (`tables.caption`, `figures.caption`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -54,6 +54,15 @@ class Item:
     def inputs(self) -> list[str]:
         """Names of the collected files it is a function of; nothing else may change it."""
         return ["study.json", *(f"{name}.csv" for name in ("runs", *self.reads))]
+
+    def described(self, config: "Config", missing: Sequence[str]) -> str:
+        """The caption as far as it is known before there are results: without the `missing`."""
+        sizes, seeds = ", ".join(config.sizes), ", ".join(map(str, config.grid.seeds))
+        return (
+            f"{self.title}. {self.caption} Study {config.study}, corpus {config.corpus.label}, "
+            f"sizes {sizes}, seeds {seeds}, K = {config.model.loops}."
+            + (f" Not shown, since not finished: {', '.join(missing)}." if missing else "")
+        )
 
 
 def _named(*items: Item) -> dict[str, Item]:

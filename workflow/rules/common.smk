@@ -1,8 +1,6 @@
 # The study, and what the rules ask of it. No rules here.
 
-import json
 import os
-import re
 import shlex
 import shutil
 import sys
@@ -13,11 +11,14 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 try:
-    from blindspot import catalogue, controller, provenance, remake
+    from blindspot import arguments, catalogue, controller, provenance, remake, sourcecode
+    from blindspot.arguments import options
     from blindspot.errors import BlindspotError
+    from blindspot.runfiles import RunFiles
     from blindspot.spec import canonical, digest
     from blindspot.study import Study, typed
     from blindspot.summary import summary
+    from blindspot.wildcards import only, only_runs
 except ImportError as error:
     raise WorkflowError(
         f"{error}: blindspot is not installed for {sys.executable}; run `make env`, then "
@@ -46,24 +47,19 @@ for key in ("reuse", "runs", "work", "device"):
 RESULTS = study.results.as_posix()
 WORK = study.work.as_posix()
 RUNS = {run.name: run for run in study.runs}
+FILES = RunFiles(study)
+finished, measured, throughput_of = FILES.finished, FILES.measured, FILES.throughput
 CPUS = workflow.resource_settings.cores or 1
-CONFIG_ARGUMENTS = " ".join(f"--config {path}" for path in [BASE, *OVERLAYS])
-REPORT_ARGUMENTS = " ".join(
-    [f"--snakefile {os.path.relpath(workflow.main_snakefile)}"]
-    + ([f"--configfile {' '.join(map(str, OVERLAYS))}"] if OVERLAYS else [])
-    + (["--config"] if OVERRIDE else [])
-    + [shlex.quote(f"{key}={canonical(value)}") for key, value in OVERRIDE.items()]
+CONFIG_ARGUMENTS = arguments.configs([BASE, *OVERLAYS])
+REPORT_ARGUMENTS = arguments.snakemake(
+    Path(os.path.relpath(workflow.main_snakefile)), OVERLAYS, OVERRIDE
 )
+# `reuse` changes what would run, so all of it.
+ASK_ARGUMENTS = arguments.asked(BASE, OVERLAYS, typed(workflow.config_settings.config))
 #: Targets that only publish what is there: whatever is missing, they never train.
 PUBLISHING = {"figures", "tables", "claims", "readme", "report", "collect"}
 #: Targets that answer a question and make nothing.
 ASKING = {"forecast", "status"}
-ASK_ARGUMENTS = shlex.join(
-    ["--base", str(BASE)]
-    + [word for path in OVERLAYS for word in ("--configfile", str(path))]
-    # All of it: `reuse` changes what would run.
-    + ["--override", canonical(typed(workflow.config_settings.config))]
-)
 #: What this study can show; some items need conditions that not every study has.
 TABLES = {name: t for name, t in catalogue.TABLES.items() if t.when(study.config)}
 FIGURES = {name: f for name, f in catalogue.FIGURES.items() if f.when(study.config)}
@@ -74,31 +70,6 @@ def pending(path: Path) -> bool:
     a clock nor a lost record can remake them. Jobs on other nodes skip the look: they were sent to
     make exactly this file."""
     return not (workflow.is_main_process and path.exists())
-
-
-def only(names) -> str:
-    """A wildcard constraint that matches these names, or nothing at all."""
-    return "|".join(map(re.escape, names)) or "(?!)"
-
-
-SEED = "[^/]+/[^/]+/seed[0-9]+-"
-RUN = f"{SEED}[0-9a-f]+"
-
-
-def only_runs(names) -> str:
-    """A wildcard constraint that matches these runs. It is kept short, because Snakemake copies it
-    into every path: a thousand names in full cost 15 seconds."""
-    if len({hash_of(name) for name in RUNS}) < len(RUNS):
-        return only(names)
-    chosen, others = set(names), RUNS.keys() - set(names)
-    fewer = "|".join(sorted(map(hash_of, min(chosen, others, key=len))))
-    if len(chosen) <= len(others):
-        return f"{SEED}(?:{fewer})" if chosen else only([])
-    return f"(?!.*-(?:{fewer})){RUN}" if others else RUN
-
-
-def hash_of(name: str) -> str:
-    return name.rpartition("-")[2]
 
 
 @cache
@@ -147,45 +118,9 @@ def gpus_of_run():
     return lambda wildcards: gpus(study.config.sizes[RUNS[wildcards.run].size].gpus)
 
 
-def options(**values) -> str:
-    """Options of a command line that are the same for all jobs of a rule."""
-    return shlex.join(word for key, value in values.items() for word in (f"--{key}", str(value)))
-
-
-def finished(name: str) -> Path:
-    return study.results / "runs" / name / "run.json"
-
-
-def measured(name: str) -> Path:
-    return study.results / "runs" / name / study.config.measurement.folder / "measure.json"
-
-
-def weights(name: str) -> Path:
-    return study.work / "runs" / name / "weights.safetensors"
-
-
-def throughput_of(size: str) -> Path:
-    return study.results / "throughput" / f"{size}-{study.throughput_hash(size)}.csv"
-
-
 def collected(item) -> list[str]:
     """The collected files that a table or figure is a function of."""
     return [f"{RESULTS}/collected/{name}" for name in item.inputs()]
-
-
-def describe(item) -> str:
-    """The caption of a table or figure in the report."""
-    c = study.config
-    shown = set(wanted())
-    missing = [name for name in RUNS if name not in shown]
-    return " ".join(
-        [
-            f"{item.title}. {item.caption}",
-            f"Study {c.study}, corpus {c.corpus.label}, sizes {', '.join(c.sizes)},",
-            f"seeds {', '.join(map(str, c.grid.seeds))}, K = {c.model.loops}.",
-            f"Not shown, since not finished: {', '.join(missing)}." if missing else "",
-        ]
-    )
 
 
 def caption(kind, items, name):
@@ -195,24 +130,8 @@ def caption(kind, items, name):
         from blindspot import showcase  # pandas: not at parse time
 
         return showcase.caption(kind, name, study.results / "collected")
-    return describe(items[name])
-
-
-#: The code behind what is published, below src/blindspot/. Drawing is cheap, so here any change
-#: counts; what trains and measures has revisions instead.
-SOURCES = {
-    "collect": ("collect*.py", "records.py", "sources.py", "probes.py", "flops.py"),
-    "table": ("tables/*.py", "typeset.py", "stats.py", "matched.py", "collected.py"),
-    "figure": ("figures/*.py", "style.py", "stats.py", "matched.py", "collected.py"),
-    "claims": ("claims.*", "quantities.py", "stats.py", "collected.py"),
-}
-
-
-@cache
-def code_of(rule: str) -> str:
-    """The digest of the code that a publishing rule runs; a param of it."""
-    package = Path(catalogue.__file__).parent
-    return digest([p.read_text() for name in SOURCES[rule] for p in sorted(package.glob(name))])
+    missing = RUNS.keys() - set(wanted())
+    return items[name].described(study.config, [run for run in RUNS if run in missing])
 
 
 #: Finished or not, these are made anew (`reuse: false`).
@@ -220,18 +139,6 @@ REMADE = {run.name for run in study.remade}
 #: No file has this name. Snakemake takes a file whose rule lacks an input for a source file, so
 #: with this input a rule makes nothing.
 NEVER = "(figures, tables, claims, report and runs: finished train and measure nothing)"
-
-
-def impossible() -> list[str]:
-    """Runs that have results but neither a measurement nor the weights to make one."""
-    return [
-        name
-        for name in RUNS
-        if name not in REMADE
-        and finished(name).exists()
-        and not measured(name).exists()
-        and not weights(name).exists()
-    ]
 
 
 def publishing() -> bool:
@@ -247,8 +154,8 @@ def wanted() -> list[str]:
     """Runs that tables and figures are made of."""
     plan()
     if publishing():
-        return [n for n in RUNS if finished(n).exists() and measured(n).exists()]
-    left_out = set(impossible())
+        return FILES.published()
+    left_out = set(FILES.impossible(REMADE))
     return [n for n in RUNS if n not in left_out]
 
 
@@ -266,7 +173,7 @@ def unless_publishing(*paths):
 
 
 wildcard_constraints:
-    run=only_runs(RUNS),
+    run=only_runs(RUNS, RUNS),
     size=only(study.config.sizes),
     table=only(TABLES),
     figure=only(FIGURES),

@@ -66,7 +66,7 @@ rule tokens:
         spec=canonical(study.data.model_dump(mode="json")),
         corpus=lambda wildcards, input: Path(input[0]).parent,
         out=lambda wildcards, output: Path(output[0]).parent,
-        tokenizer=f"--tokenizer {shlex.quote(str(study.tokenizer))}" if study.tokenizer else "",
+        tokenizer=options(tokenizer=study.tokenizer) if study.tokenizer else "",
     message:
         "tokenizing {wildcards.tokens}"
     shell:

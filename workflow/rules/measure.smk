@@ -11,7 +11,7 @@ rule measure:
     log:
         f"{WORK}/logs/measure/{{run}}.log",
     wildcard_constraints:
-        run=only_runs([name for name in RUNS if name in REMADE or pending(measured(name))]),
+        run=only_runs([name for name in RUNS if name in REMADE or pending(measured(name))], RUNS),
     conda:
         "../../envs/blindspot.yaml"
     threads: 1

@@ -24,7 +24,7 @@ def plan() -> None:
     hold()
     done = [name for name in RUNS if finished(name).exists()]
     known = [name for name in done if measured(name).exists()]
-    lost = impossible()
+    lost = FILES.impossible(REMADE)
     head = f"Study {study.config.study}, {len(RUNS)} runs:"
     if publishing():
         absent = [name for name in RUNS if name not in known]

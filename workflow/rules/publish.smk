@@ -15,7 +15,7 @@ rule collect:
     conda:
         "../../envs/publish.yaml"
     params:
-        code=lambda wildcards: code_of("collect"),
+        code=lambda wildcards: sourcecode.of_rule("collect"),
         configs=CONFIG_ARGUMENTS,
         override=canonical(OVERRIDE),
         identity=canonical(study.config.identity()),
@@ -47,12 +47,11 @@ rule table:
     conda:
         "../../envs/publish.yaml"
     params:
-        code=lambda wildcards: code_of("table"),
+        code=lambda wildcards: sourcecode.of_rule("table"),
         collected=lambda wildcards, input: Path(input[0]).parent,
         out=lambda wildcards, output: Path(output[0]).parent,
-        # With `input` among its arguments this is no reason to make a table again; the words are.
+        # With `input` among its arguments this is no reason to make a table again.
         caption=lambda wildcards, input: caption("tables", TABLES, wildcards.table),
-        words=lambda wildcards: TABLES[wildcards.table].caption,
     message:
         "table {wildcards.table}"
     shell:
@@ -78,11 +77,10 @@ rule figure:
     conda:
         "../../envs/publish.yaml"
     params:
-        code=lambda wildcards: code_of("figure"),
+        code=lambda wildcards: sourcecode.of_rule("figure"),
         collected=lambda wildcards, input: Path(input[0]).parent,
         out=lambda wildcards, output: Path(output[0]).parent,
         caption=lambda wildcards, input: caption("figures", FIGURES, wildcards.figure),
-        words=lambda wildcards: FIGURES[wildcards.figure].caption,
     message:
         "figure {wildcards.figure}"
     shell:
@@ -109,7 +107,7 @@ rule claims:
     conda:
         "../../envs/publish.yaml"
     params:
-        code=lambda wildcards: code_of("claims"),
+        code=lambda wildcards: sourcecode.of_rule("claims"),
         collected=lambda wildcards, input: Path(input[0]).parent,
         out=lambda wildcards, output: Path(output[0]).parent,
     message:
@@ -155,6 +153,7 @@ rule readme:
     conda:
         "../../envs/publish.yaml"
     params:
+        code=lambda wildcards: sourcecode.of_rule("readme"),
         results=lambda wildcards, output: Path(output[0]).parent,
         again=shlex.join(
             ["snakemake", "tables", "figures", "claims", "report", "--cores", "1"]
@@ -184,6 +183,7 @@ rule report:
     conda:
         "../../envs/publish.yaml"
     params:
+        code=lambda wildcards: sourcecode.of_rule("report"),
         configs=REPORT_ARGUMENTS,
     message:
         "report {output}"

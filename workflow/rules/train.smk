@@ -10,7 +10,7 @@ rule train:
     log:
         f"{WORK}/logs/train/{{run}}.log",
     wildcard_constraints:
-        run=only_runs([name for name in RUNS if name in REMADE or pending(finished(name))]),
+        run=only_runs([name for name in RUNS if name in REMADE or pending(finished(name))], RUNS),
     conda:
         "../../envs/blindspot.yaml"
     threads: 1

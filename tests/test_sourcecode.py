@@ -1,0 +1,91 @@
+"""Publishing is redone when its code changes: import closures against Python's own importing."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from blindspot import sourcecode
+from blindspot.sourcecode import MODULES, PACKAGE, closure
+
+LOADED = """
+import sys, importlib
+importlib.import_module(sys.argv[1])
+for name, module in sorted(sys.modules.items()):
+    if name.split(".")[0] == "blindspot":
+        print(module.__file__)
+"""
+
+
+@pytest.mark.parametrize("module", sorted(set(MODULES.values())))
+def test_a_closure_holds_every_module_that_python_loads(module):
+    """What importing loads is in it; what it has beyond that, some function imports."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, module], capture_output=True, text=True, check=True
+    )
+    loaded = {Path(line) for line in done.stdout.split()}
+    found = {path for path in closure(module) if path.suffix == ".py"}
+    assert loaded <= found
+    # No training code: editing it is no reason to draw again.
+    assert not {"model.py", "engine.py", "train.py", "objective.py"} & {p.name for p in found}
+
+
+def test_holes_that_were_there_are_closed():
+    def names(rule):
+        return {p.relative_to(PACKAGE).as_posix() for p in closure(MODULES[rule])}
+
+    assert {"typeset.py", "claims.yaml", "quantities.py"} <= names("claims")
+    assert {"typeset.py", "stats.py", "tables/table.py", "matched.py"} <= names("table")
+    assert {"style.py", "stats.py", "figures/panels.py"} <= names("figure")
+    assert {"showcase.py", "summary.py", "style.py", "tables/results.py"} <= names("readme")
+    assert {"records.py", "sources.py", "probes.py", "flops.py"} <= names("collect")
+
+
+@pytest.fixture
+def package(tmp_path):
+    files = {
+        "__init__.py": "",
+        "a.py": "from p.sub import b\nimport os\n",
+        "sub/__init__.py": "from p import d\n",
+        "sub/b.py": "def f():\n    if 1:\n        import p.c\n    from numpy import p\n",
+        "c.py": "try:\n    x = 1\nexcept ImportError:\n    from p.e import name\n",
+        "c.yaml": "1",
+        "d.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from p import g\n",
+        "e.py": "name = 1\n",
+        "f.py": "from p import a\n",
+        "g.py": "",
+    }
+    for name, text in files.items():
+        path = tmp_path / "p" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return tmp_path / "p"
+
+
+def test_the_closure_of_a_small_package_by_hand(package):
+    found = [path.relative_to(package).as_posix() for path in closure("p.a", package)]
+    assert found == [
+        "__init__.py", "a.py", "c.py", "c.yaml", "d.py", "e.py", "sub/__init__.py", "sub/b.py"
+    ]  # fmt: skip
+    with pytest.raises(FileNotFoundError, match=r"no module p\.z"):
+        closure("p.z", package)
+
+
+def test_each_file_of_a_closure_is_in_the_digest(monkeypatch):
+    """Every one of them in turn, edited: the digests of exactly the rules that have it move."""
+    rules = ("claims", "figure")
+    before = {rule: sourcecode.of_rule.__wrapped__(rule) for rule in rules}
+    whole = sourcecode._text
+    for name in ("typeset.py", "style.py", "claims.yaml", "stats.py", "train.py"):
+        edited = PACKAGE / name
+
+        def other(path, edited=edited):
+            return whole(path) + ("# edited\n" if path == edited else "")
+
+        monkeypatch.setattr(sourcecode, "_text", other)
+        for rule in rules:
+            has = edited in closure(MODULES[rule])
+            assert (sourcecode.of_rule.__wrapped__(rule) != before[rule]) == has, (rule, name)
+        monkeypatch.undo()
+    assert before["claims"] != before["figure"]
