@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import numpy as np
@@ -15,19 +14,15 @@ from blindspot import checkpoint, parallel
 from blindspot.errors import BlindspotError
 from blindspot.parallel import World
 from blindspot.train import train
-from training import assert_same_run, toy_job, trajectory, weights
+from training import assert_same_run, command, toy_job, trajectory, typed_job, weights
 
 
-def command(job, ranks=2):
-    arguments = ["train", "--spec", job.spec.canonical(), "--name", job.name, "--device", "cpu"]
-    for option in ("tokens", "out", "state"):
-        arguments += [f"--{option}", str(getattr(job, option))]
-    arguments += ["--execution", job.execution.model_dump_json(), "--gpus", str(ranks)]
-    return [sys.executable, "-m", "blindspot.cli", *arguments]
+def ranks(job, number=2):
+    return command(job, "--gpus", str(number))
 
 
-def run(job, ranks=2):
-    return subprocess.run(command(job, ranks), capture_output=True, text=True, timeout=120)
+def run(job):
+    return subprocess.run(ranks(job), capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.parametrize("cell", ["perloop-rms-penalty"])
@@ -35,7 +30,7 @@ def test_two_ranks_have_the_losses_of_one_at_the_same_global_batch(cell, tokens,
     """Dropout 0: every logged number, penalty's effect and quantiles over the whole batch included,
     agrees to float32 rounding that twelve steps of AdamW have amplified."""
     one = toy_job(tokens, tmp_path / "one", cell, dropout=0.0, steps=12)
-    two = toy_job(tokens, tmp_path / "two", cell, dropout=0.0, steps=12)
+    two = typed_job(tokens, tmp_path / "two", cell, dropout=0.0, steps=12)
     train(one)
     done = run(two)
     assert done.returncode == 0, done.stderr
@@ -58,10 +53,10 @@ def test_two_ranks_have_the_losses_of_one_at_the_same_global_batch(cell, tokens,
 
 def test_with_dropout_two_ranks_repeat_and_end_together_at_a_signal(tokens, tmp_path):
     """A signal to one rank stops both after the same step; what goes on is the same run."""
-    whole = toy_job(tokens, tmp_path / "whole", steps=100, log_every=50, validate_every=100)
+    whole = typed_job(tokens, tmp_path / "whole", steps=100, log_every=50, validate_every=100)
     assert run(whole).returncode == 0
-    job = toy_job(tokens, tmp_path / "torn", steps=100, log_every=50, validate_every=100)
-    process = subprocess.Popen(command(job), stderr=subprocess.PIPE, text=True)
+    job = typed_job(tokens, tmp_path / "torn", steps=100, log_every=50, validate_every=100)
+    process = subprocess.Popen(ranks(job), stderr=subprocess.PIPE, text=True)
     log = job.state / "train.log"
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline and not (log.exists() and "step 1/100" in log.read_text()):
@@ -80,8 +75,8 @@ def test_with_dropout_two_ranks_repeat_and_end_together_at_a_signal(tokens, tmp_
 
 
 def test_when_a_rank_is_killed_the_run_ends_and_can_go_on(tokens, tmp_path):
-    job = toy_job(tokens, tmp_path, steps=300, execution={"checkpoint_steps": 5})
-    process = subprocess.Popen(command(job), stderr=subprocess.DEVNULL)
+    job = typed_job(tokens, tmp_path, steps=300, execution={"checkpoint_steps": 5})
+    process = subprocess.Popen(ranks(job), stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline and not checkpoint.checkpoints(job.state):
         time.sleep(0.02)

@@ -2,7 +2,6 @@
 
 import signal
 import subprocess
-import sys
 import time
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 
 from blindspot import checkpoint
 from killing import PLACES, Plan, attempt, caught, random_plan, server
-from training import assert_same_run, toy_job
+from training import assert_same_run, command, toy_job, typed_job
 
 CELLS = (
     "terminal-rms",
@@ -80,13 +79,8 @@ def test_a_kill_at_each_place_changes_nothing(place, tokens, context, tmp_path_f
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2, signal.SIGINT])
 def test_a_signal_while_the_program_is_still_importing_is_kept(number, tokens, tmp_path):
     """Q-04: it does not kill, and is answered before the first step, with nothing to save."""
-    job = toy_job(tokens, tmp_path, steps=4)
-    arguments = ["train", "--spec", job.spec.canonical(), "--name", "toy", "--device", "cpu"]
-    for option in ("tokens", "out", "state"):
-        arguments += [f"--{option}", str(getattr(job, option))]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "blindspot.cli", *arguments], stderr=subprocess.PIPE, text=True
-    )
+    job = typed_job(tokens, tmp_path, steps=4)
+    process = subprocess.Popen(command(job), stderr=subprocess.PIPE, text=True)
     # The first moment at which the program itself has the say.
     deadline = time.monotonic() + 60
     while not caught(process.pid, signal.SIGUSR2) and time.monotonic() < deadline:

@@ -1,6 +1,7 @@
 """Toy trainings for tests: token files of seeded random words, jobs, and what came of them."""
 
 import csv
+import sys
 
 import numpy as np
 import torch
@@ -59,6 +60,24 @@ def toy_job(tokens, folder, cell="perloop-rms", dropout=0.1, seed=5, execution=N
     name = f"toy/{cell}/seed{seed}-{spec.hash}"
     how = Execution(**(execution or {}))
     return Job(name, spec, tokens[0], folder / "out", folder / "state", "cpu", execution=how)
+
+
+def typed_job(tokens, folder, cell="perloop-rms", **changes):
+    """A toy job whose files lie where the command line puts them."""
+    job = toy_job(tokens, folder, cell, **changes)
+    job.out = folder / "results" / "runs" / job.name
+    job.state = folder / "work" / "runs" / job.name
+    return job
+
+
+def command(job, *more):
+    """The command line of a `typed_job`."""
+    # Above runs/ and the three parts of the name.
+    folders = {"tokens": job.tokens, "results": job.out.parents[3], "work": job.state.parents[3]}
+    words = ["train", "--spec", job.spec.canonical(), "--name", job.name, "--device", "cpu"]
+    words += [word for key, path in folders.items() for word in (f"--{key}", str(path))]
+    words += ["--execution", job.execution.model_dump_json()]
+    return [sys.executable, "-m", "blindspot.cli", *words, *more]
 
 
 def weights(job):
