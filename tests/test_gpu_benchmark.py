@@ -78,7 +78,7 @@ def tokens(tmp_path_factory):
 def done(bare, tokens, tmp_path_factory):
     """One whole run; its folder, what it printed, and the commit when it began."""
     out = tmp_path_factory.mktemp("run") / "out"
-    script = [ROOT / "benchmarks/gpu.sh", "--tiny", "--minutes", "4"]
+    script = [ROOT / "benchmarks/gpu.sh", "--tiny", "--minutes", "10"]
     before = head()
     result = subprocess.run(
         [*script, "--out", out, "--tokens", tokens],
