@@ -44,7 +44,7 @@ PLACES: dict[str, tuple[Any, str]] = {
     "rename": (files.os, "replace"),
     "prune": (checkpoint, "prune"),
     "publish": (outcome, "write_text"),
-    "finish": (outcome, "write_json"),
+    "finish": (outcome, "write_record"),
 }
 
 

@@ -17,6 +17,8 @@ import numpy as np
 import pandas as pd
 
 import synthetic_probes as probes
+from blindspot.files import sha256_file, write_record
+from blindspot.flops import parameters
 from blindspot.revisions import MEASUREMENT_REVISION, THROUGHPUT_REVISION
 from blindspot.study import Run, Study
 from synthetic_probes import Probe
@@ -174,6 +176,17 @@ def write(
     for size in study.config.sizes:
         if size not in untimed:
             write_throughput(study, size, values)
+    pin(study.results)
+
+
+def pin(results: Path) -> None:
+    """Let every record below `results` pin the files beside it and seal itself, as they are now."""
+    for record in [p for p in results.rglob("*.json") if "collected" not in p.parts]:
+        timing = record.parent.name == "throughput"
+        files = [record.with_suffix(".csv")] if timing else sorted(record.parent.glob("*.csv"))
+        value = json.loads(record.read_text())
+        value["files"] = {file.name: sha256_file(file) for file in files}
+        write_record(record, value)
 
 
 def _draw(run: Run, values: Values) -> tuple[np.ndarray, np.ndarray]:
@@ -201,7 +214,7 @@ def write_run(study: Study, run: Run, values: Values, deeper: Sequence[float] = 
         "spec": spec.identity(),
         "steps": steps,
         "tokens_seen": steps * per_step,
-        "parameters": 43_934_208,
+        "parameters": parameters(spec.model),
         "data": {"tokens": {"train": 1}},
         "provenance": PROVENANCE | {"precision": spec.training.precision},
     }
@@ -241,7 +254,8 @@ def write_run(study: Study, run: Run, values: Values, deeper: Sequence[float] = 
     ]
     pd.DataFrame(rows).to_csv(measured / "norms.csv", index=False)
     probes.write(measured, run, probe, ce, norm)
-    done = {"run": run.name, "revision": MEASUREMENT_REVISION, "provenance": PROVENANCE}
+    done = {"run": run.name, "hash": spec.hash, "revision": MEASUREMENT_REVISION}
+    done |= {"settings": study.config.measurement.identity(), "provenance": PROVENANCE}
     (measured / "measure.json").write_text(json.dumps(done))
 
 

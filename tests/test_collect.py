@@ -14,6 +14,8 @@ from blindspot.catalogue import COLLECTED
 from blindspot.collect import FILES, collect
 from blindspot.collected import Collected
 from blindspot.errors import BlindspotError
+from blindspot.files import write_record
+from blindspot.records import MEASURE, RUN
 from blindspot.study import Study
 
 SMALL = {"sizes": ["44m"], "cells": ["terminal-rms", "perloop-rms"], "seeds": [42, 101]}
@@ -164,6 +166,7 @@ def test_an_overflowing_exit_is_kept(copy: Path, tmp_path: Path):
     at = frame.query("split == 'validation' and k == 1 and protocol == 'full'").index
     frame.loc[at, list(hopeless)] = list(hopeless.values())
     frame.to_csv(path, index=False)
+    synthetic.pin(copy)
     collect(study_in(copy), tmp_path / "c")
     exits = Collected(tmp_path / "c").frame("exits")
     assert exits["ppl"].max() == math.inf
@@ -188,8 +191,38 @@ def drop(query: str) -> Callable[[Path], None]:
 
 
 def record(**values: object) -> Callable[[Path], None]:
+    """Another value, and a seal that fits it: what else tells?"""
+
     def change(path: Path) -> None:
-        path.write_text(json.dumps(json.loads(path.read_text()) | values))
+        write_record(path, json.loads(path.read_text()) | values)
+
+    return change
+
+
+def lacking(key: str) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        value = json.loads(path.read_text())
+        del value[key]
+        write_record(path, value)
+
+    return change
+
+
+def by_hand(old: str, new: str) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new))
+
+    return change
+
+
+def scaled(column: str) -> Callable[[Path], None]:
+    """A change that no other column contradicts."""
+
+    def change(path: Path) -> None:
+        frame = pd.read_csv(path)
+        frame[column] *= 0.97
+        frame.to_csv(path, index=False)
 
     return change
 
@@ -212,7 +245,13 @@ FAULTS: list[tuple[str, Callable[[Path], None], str]] = [
     ("run.json", record(data={"tokens": 2}), "other token files"),
     ("run.json", record(data={"splits": {"train": {"sha256": "a"}}}), "other token files"),
     ("run.json", record(spec={}), "no run specification"),
-    ("run.json", record(files={"trajectory.csv": "0" * 64}), "SHA-256"),
+    ("run.json", record(files={"trajectory.csv": "0" * 64}), "pins no timing.csv"),
+    ("run.json", record(parameters=7), "says parameters 7"),
+    ("run.json", by_hand('"seconds": 3600.0', '"seconds": 9999.0'), "was edited"),
+    ("run.json", lambda path: path.write_text("[]"), "is not a record"),
+    ("measure.json", by_hand("H200", "H100"), "was edited"),
+    ("norms.csv", scaled("l2_mean"), "SHA-256"),
+    ("timing.csv", scaled("seconds"), "SHA-256"),
     ("measure.json", record(revision=99), "revision 99"),
     ("measure.json", record(run="another"), "says run"),
     ("trajectory.csv", Path.unlink, "no such file"),
@@ -261,6 +300,8 @@ FAULTS: list[tuple[str, Callable[[Path], None], str]] = [
     ("throughput", drop("k == 3"), "times architecture"),
     ("throughput", edit("tokens_per_s", 1.0), "outside its quartiles"),
 ]  # fmt: skip
+FAULTS += [("run.json", lacking(key), f"has no {key}") for key in RUN if key != "sha256"]
+FAULTS += [("measure.json", lacking(key), f"has no {key}") for key in MEASURE if key != "sha256"]
 
 
 @pytest.mark.parametrize(("name", "damage", "message"), FAULTS)
@@ -306,5 +347,6 @@ def test_runs_scored_on_other_text_are_refused(copy: Path, tmp_path: Path):
         new = synthetic.derived(row["nll"], row["tokens"] - 1, words, size)
         frame.loc[i, list(new)] = list(new.values())
     frame.to_csv(path, index=False)
+    synthetic.pin(copy)
     with pytest.raises(BlindspotError, match="was scored on"):
         collect(study_in(copy), tmp_path / "c")

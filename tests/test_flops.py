@@ -5,8 +5,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from blindspot.flops import forward_per_token, training_per_token
-from blindspot.model import LoopedLM, parameters
+from blindspot.flops import forward_per_token, parameters, training_per_token
+from blindspot.model import LoopedLM
 from blindspot.study import Study
 from toys import ROOT, toy_model
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from blindspot.model import LoopedLM, parameters
+from blindspot.flops import parameters
+from blindspot.model import LoopedLM
 from blindspot.objective import cross_entropy, loss, norm_penalty
 from blindspot.spec import ModelSpec, Penalty
 from blindspot.study import Study

@@ -16,6 +16,7 @@ import synthetic
 from blindspot import provenance, tables
 from blindspot.collect import collect
 from blindspot.errors import BlindspotError
+from blindspot.files import write_record
 from blindspot.revisions import THROUGHPUT_REVISION
 from blindspot.study import Study
 
@@ -36,7 +37,7 @@ def results(tmp_path: Path) -> Study:
 def change(path: Path, edit: Callable[[dict], None]) -> None:
     value = json.loads(path.read_text())
     edit(value)
-    path.write_text(json.dumps(value))
+    write_record(path, value)
 
 
 def test_a_record_says_command_versions_requeues_and_the_life_of_its_process(monkeypatch):
@@ -102,12 +103,10 @@ def test_a_timing_has_a_record_that_pins_it(tmp_path: Path):
 def test_a_damaged_timing_is_refused_by_name(results: Study, tmp_path: Path, harm: str):
     (csv,) = (results.results / "throughput").glob("*.csv")
     beside = csv.with_suffix(".json")
-    digest = hashlib.sha256(csv.read_bytes()).hexdigest()
-    change(beside, lambda value: value.update(files={csv.name: digest}))
     collect(results, tmp_path / "whole")
     named, message = csv, "SHA-256"
     if harm == "cut":
-        # At the end of a line: only the digest can tell.
+        message = "times architecture rms at k"
         csv.write_text("".join(csv.read_text().splitlines(keepends=True)[:-1]))
     elif harm == "edited":
         frame = pd.read_csv(csv)

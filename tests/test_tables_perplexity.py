@@ -20,6 +20,7 @@ def made(request, tmp_path_factory):
         frame["comparable"] = request.param
         frame["unk_rate"] = 0.0 if request.param else 0.0625
         frame.to_csv(path, index=False)
+    synthetic.pin(study.results)
     collect(study, folder / "collected")
     tables.write("perplexity", folder / "collected", folder / "tables")
     return study, folder, request.param

@@ -188,7 +188,7 @@ def test_a_full_disk_leaves_the_older_checkpoints_and_a_clear_message(tokens, tm
 
 
 def test_no_room_is_noticed_before_training(job, monkeypatch):
-    from blindspot.model import parameters
+    from blindspot.flops import parameters
 
     j = job()
     needed = 3 * 12 * parameters(j.spec.model)

@@ -120,8 +120,6 @@ def test_a_damaged_result_of_any_kind_is_named_and_never_collected(
     assert len(kinds) >= 16
     shutil.rmtree(study.results / "collected")
     for path in files:
-        if damage is edit and path.suffix == ".json":
-            continue  # records hold free text; what is drawn of them is checked in test_collect
         kept = path.read_bytes()
         damage(path)
         with pytest.raises(BlindspotError) as caught:

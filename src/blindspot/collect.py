@@ -14,7 +14,14 @@ from blindspot.errors import BlindspotError
 from blindspot.files import atomic_path, read_json, write_json
 from blindspot.flops import training_per_token
 from blindspot.probes import PROBES
-from blindspot.records import PROVENANCE, provenance, read_measure, read_run, read_timing
+from blindspot.records import (
+    PROVENANCE,
+    check_digests,
+    provenance,
+    read_measure,
+    read_run,
+    read_timing,
+)
 from blindspot.revisions import (
     DATA_REVISION,
     MEASUREMENT_REVISION,
@@ -66,6 +73,8 @@ def collect(study: Study, out: Path) -> None:
             for at, (key, value) in enumerate(lead.items()):
                 frame.insert(at, key, value)
             parts[name].append(frame)
+        check_digests(folder / "run.json", record, _files(measured=False))
+        check_digests(measured / "measure.json", scored, _files(measured=True))
         flops = training_per_token(run.spec.model, run.spec.objective)
         rows.append({**lead, **_run_row(record), "train_flops_per_token": flops})
         records.append((run, record))
@@ -89,6 +98,11 @@ def collect(study: Study, out: Path) -> None:
             # Without a float format pandas writes the shortest text that reads back the same.
             table.to_csv(temporary, index=False, lineterminator="\n")
     write_json(out / "study.json", _describe(study, records, missing, untimed, throughput))
+
+
+def _files(measured: bool) -> set[str]:
+    """The files that a run, or its measurement, leaves."""
+    return {source.file for source in FILES.values() if source.measured == measured}
 
 
 def _why_not_trained(folder: Path, run: Run) -> str:
@@ -193,6 +207,7 @@ def _throughput(study: Study, origins: list[dict[str, Any]]) -> tuple[pd.DataFra
         finite(frame, path, ["tokens_per_s", "tokens_per_s_q25", "tokens_per_s_q75"], above=0)
         if not ((q25 <= median) & (median <= q75)).all():
             raise refuse(path, "has a median outside its quartiles")
+        check_digests(path.with_suffix(".json"), record, {path.name})
         for name in c.cells:
             rows = frame[frame["architecture"] == study.architecture(name)].sort_values("k")
             rows.insert(0, "size", size)

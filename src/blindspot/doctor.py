@@ -101,7 +101,7 @@ class Doctor:
 
     def _space(self) -> Finding:
         """Whether the work folder has room for the checkpoints of all runs at once."""
-        from blindspot.model import parameters
+        from blindspot.flops import parameters
 
         work = self.study.work.absolute()
         sizes = [parameters(run.spec.model) for run in self.study.runs]

@@ -46,6 +46,18 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
+def write_record(path: Path, value: dict[str, Any]) -> None:
+    """Write the record beside a result, sealed by `sha256`: whether it was edited can be told."""
+    write_json(path, value | {"sha256": seal(value)})
+
+
+def seal(value: dict[str, Any]) -> str:
+    """Hex SHA-256 of what a record says (canonical JSON, all but `sha256`), however it is set."""
+    said = {key: member for key, member in value.items() if key != "sha256"}
+    text = json.dumps(said, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def read_json(path: Path) -> Any:
     """Read JSON; a missing or damaged file is named in the error."""
     try:

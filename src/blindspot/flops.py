@@ -1,4 +1,4 @@
-"""Floating-point operations of a looped decoder, by formula; a multiply-add is two.
+"""Floating-point operations and parameters of a looped decoder, by formula; a multiply-add is two.
 
 A lookup in the embedding costs nothing; the tied head costs one product a decoded depth. Attention
 is causal: token t attends to t tokens, T/2 on average. Norms, activations and softmax (under 2 % at
@@ -6,6 +6,14 @@ the paper's sizes) are left out, as is usual. A backward pass costs two forward 
 """
 
 from blindspot.spec import ModelSpec, Objective
+
+
+def parameters(spec: ModelSpec) -> int:
+    """The number of trainable parameters (no tensors are made)."""
+    d = spec.d_model
+    stack = spec.layers * (16 * d * d + 2 * d)
+    gain = 0 if spec.readout == "raw" else d
+    return spec.vocab_size * d + spec.context * d + stack + gain
 
 
 def forward_per_token(

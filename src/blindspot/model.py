@@ -154,11 +154,3 @@ class LoopedLM(nn.Module):
     def logits(self, state: Tensor, k: int) -> Tensor:
         """Logits (..., V) of H_k (..., d), read at depth k with the tied head."""
         return F.linear(self.readout(state, k), self.embedding.weight)
-
-
-def parameters(spec: ModelSpec) -> int:
-    """The number of trainable parameters, by formula (no tensors are made)."""
-    d = spec.d_model
-    stack = spec.layers * (16 * d * d + 2 * d)
-    gain = 0 if spec.readout == "raw" else d
-    return spec.vocab_size * d + spec.context * d + stack + gain

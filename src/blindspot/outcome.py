@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from blindspot import provenance, trajectory
-from blindspot.files import sha256_text, write_json, write_text
-from blindspot.model import parameters
+from blindspot.files import sha256_text, write_record, write_text
+from blindspot.flops import parameters
 from blindspot.spec import RunSpec
 from blindspot.tokens import Tokens
 
@@ -42,7 +42,7 @@ def publish(
     for file, text in texts.items():
         write_text(out / file, text)
     seen = meta["step"] * spec.batch * spec.windows.length
-    write_json(
+    write_record(
         out / "run.json",
         {
             "name": name,

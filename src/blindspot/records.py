@@ -1,14 +1,19 @@
 """The records beside results (run.json, measure.json, a timing's .json): each checked to be of
 exactly what the study asks for, of today's revisions, and to fit the files it was written for.
+
+No record may lack a key that is checked, and none may have been edited: `check_digests` refuses it
+by its seal, after the contents were looked at, since what is wrong there says more.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from blindspot.collected import refuse
-from blindspot.files import read_json, sha256_file
+from blindspot.files import read_json, seal, sha256_file
+from blindspot.flops import parameters
 from blindspot.revisions import MEASUREMENT_REVISION, THROUGHPUT_REVISION
 from blindspot.spec import RunSpec
 from blindspot.study import Run, Study
@@ -35,14 +40,16 @@ PROVENANCE = (
 )
 
 
+#: Keys that a record of each kind has.
+COMMON = ("revision", "files", "provenance", "sha256")
+RUN = (*COMMON, "name", "hash", "spec", "steps", "tokens_seen", "parameters", "data")
+MEASURE = (*COMMON, "run", "hash", "settings")
+
+
 def read_run(folder: Path, run: Run) -> dict[str, Any]:
     """`folder/run.json`, checked to be the record of exactly this run."""
     path = folder / "run.json"
-    record = read_json(path)
-    keys = ("name", "hash", "revision", "spec", "steps", "tokens_seen", "parameters", "provenance")
-    absent = [key for key in keys if not isinstance(record, dict) or key not in record]
-    if absent:
-        raise refuse(path, f"has no {', '.join(absent)}")
+    record = _read(path, *RUN)
     try:
         spec = RunSpec.model_validate(record["spec"])
     except ValidationError as error:
@@ -63,16 +70,18 @@ def read_run(folder: Path, run: Run) -> dict[str, Any]:
             f"says tokens_seen {record['tokens_seen']!r}; {steps} steps of {spec.batch} x "
             f"{spec.windows.length} tokens are {steps * spec.batch * spec.windows.length}",
         )
-    check_digests(folder, path, record)
-    return dict(record)
+    if record["parameters"] != parameters(spec.model):
+        raise refuse(
+            path,
+            f"says parameters {record['parameters']!r}; its model has {parameters(spec.model)}",
+        )
+    return record
 
 
 def read_measure(folder: Path, run: Run, study: Study) -> dict[str, Any]:
     """`folder/measure.json`, checked to be a measurement of this run with the study's settings."""
     path = folder / "measure.json"
-    record = read_json(path)
-    if not isinstance(record, dict):
-        raise refuse(path, "is not a record")
+    record = _read(path, *MEASURE)
     _of_revision(path, record, "measurement", MEASUREMENT_REVISION)
     expectations = {
         "run": run.name,
@@ -80,9 +89,8 @@ def read_measure(folder: Path, run: Run, study: Study) -> dict[str, Any]:
         "settings": study.config.measurement.identity(),
     }
     for key, expected in expectations.items():
-        if record.get(key, expected) != expected:
+        if record[key] != expected:
             raise refuse(path, f"says {key} {record[key]!r}, expected {expected!r}")
-    check_digests(folder, path, record)
     return record
 
 
@@ -91,11 +99,18 @@ def read_timing(csv: Path) -> dict[str, Any]:
     path = csv.with_suffix(".json")
     if not path.exists():
         raise refuse(csv, f"has no record beside it ({path.name}), so nothing vouches for it")
+    record = _read(path, *COMMON)
+    _of_revision(path, record, "throughput", THROUGHPUT_REVISION)
+    return record
+
+
+def _read(path: Path, *keys: str) -> dict[str, Any]:
+    """A record with these keys."""
     record = read_json(path)
     if not isinstance(record, dict):
         raise refuse(path, "is not a record")
-    _of_revision(path, record, "throughput", THROUGHPUT_REVISION)
-    check_digests(csv.parent, path, record)
+    if absent := [key for key in keys if key not in record]:
+        raise refuse(path, f"has no {', '.join(absent)}")
     return record
 
 
@@ -109,10 +124,15 @@ def _of_revision(path: Path, record: dict[str, Any], kind: str, expected: int) -
         )
 
 
-def check_digests(folder: Path, path: Path, record: dict[str, Any]) -> None:
-    """A record may pin its files (`files`: name to SHA-256): the one sure way to see an edit."""
-    for name, expected in record.get("files", {}).items():
-        file = folder / name
+def check_digests(path: Path, record: dict[str, Any], files: Collection[str]) -> None:
+    """A record pins its files (`files`: name to SHA-256) and itself (`sha256`): the one sure way to
+    see an edit. `files` are those that it must pin."""
+    if record["sha256"] != seal(record):
+        raise refuse(path, "was edited (its sha256 is that of another text)")
+    if absent := sorted(set(files) - record["files"].keys()):
+        raise refuse(path, f"pins no {', '.join(absent)} (key files)")
+    for name, expected in record["files"].items():
+        file = path.parent / name
         if not file.is_file():
             raise refuse(file, f"missing, though {path.name} lists it")
         if sha256_file(file) != expected:

@@ -25,8 +25,8 @@ from blindspot.engine import Engine
 from blindspot.errors import BlindspotError, InterruptedRunError, NonFiniteError
 from blindspot.execution import Execution
 from blindspot.files import write_json
+from blindspot.flops import parameters
 from blindspot.lock import exclusive
-from blindspot.model import parameters
 from blindspot.objective import cross_entropy
 from blindspot.parallel import World
 from blindspot.runlog import SHOW_EVERY, Board, say, tensorboard

@@ -14,7 +14,7 @@ import torch
 from blindspot import device as devices
 from blindspot import provenance
 from blindspot.checkpoint import WEIGHTS
-from blindspot.files import sha256_file, write_json, write_text
+from blindspot.files import sha256_file, write_record, write_text
 from blindspot.measure import baselines, clamp, exits, gradients, halting, load, norms, updates
 from blindspot.measure.subject import Subject
 from blindspot.revisions import MEASUREMENT_REVISION
@@ -63,7 +63,7 @@ def measure(job: Job) -> None:
             digests[path.name] = sha256_file(path)
         seconds[name] = round(time.perf_counter() - started, 3)
         print(f"{job.name}: measured {name} in {seconds[name]:.1f} s", file=sys.stderr, flush=True)
-    write_json(
+    write_record(
         job.out / "measure.json",
         {
             "run": job.name,

@@ -17,7 +17,7 @@ import torch
 
 from blindspot import provenance
 from blindspot.device import autocast, resolve
-from blindspot.files import sha256_text, write_json, write_text
+from blindspot.files import sha256_text, write_record, write_text
 from blindspot.flops import forward_per_token
 from blindspot.model import LoopedLM
 from blindspot.revisions import THROUGHPUT_REVISION
@@ -51,7 +51,7 @@ def write(value: Mapping[str, Any], out: Path, device: str, threads: int) -> Non
     models = {label: ModelSpec.model_validate(m) for label, m in value["architectures"].items()}
     settings = Throughput.model_validate(value["settings"])
     text = to_csv(COLUMNS, measure(models, settings, value["precision"], chosen))
-    write_json(
+    write_record(
         out.with_suffix(".json"),
         {
             "revision": THROUGHPUT_REVISION,
