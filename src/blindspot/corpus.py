@@ -27,7 +27,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
-from blindspot.corpora import local
+from blindspot.corpora import known, local
 from blindspot.corpora.local import SEPARATOR
 from blindspot.errors import BlindspotError
 from blindspot.files import atomic_path, read_json, write_json
@@ -221,3 +221,5 @@ def _check(corpus: Corpus, splits: dict[str, dict[str, Any]]) -> None:
                 f"corpus {corpus.label!r}: splits {one!r} and {other!r} are the same text, so a "
                 f"result on {other!r} would mean nothing; give each split its own text"
             )
+    if isinstance(corpus, HubCorpus):
+        known.check(corpus, splits)
