@@ -36,6 +36,14 @@ def test_names_do_not_move():
     assert by_name["129m", "perloop-rms-penalty", 202] == "96be5ffb"
 
 
+def test_where_dropout_is_is_a_set():
+    """Another order, or a place named twice, is the same model and the same run."""
+    places = ["residual", "embedding", "attention", "residual"]
+    assert names(load(model={"dropout": {"at": places}})) == names(load())
+    two = [load(model={"dropout": {"at": at}}) for at in (places[:2], places[1::-1])]
+    assert names(two[0]) == names(two[1]) and not names(two[0]) & names(load())
+
+
 def test_a_specification_travels_as_canonical_json():
     for run in load().runs:
         text = run.spec.canonical()

@@ -10,7 +10,7 @@ Imports no torch: Snakemake parses this at the start of every job.
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from blindspot.dataspec import (
     DEFAULT_PATTERN,
@@ -104,18 +104,23 @@ Readout = Literal["rms", "layernorm", "raw", "final-only-rms"]
 Placement = Literal["terminal", "per-loop"]
 
 
+Place = Literal["embedding", "attention", "residual"]
+PLACES: tuple[Place, ...] = ("embedding", "attention", "residual")
+
+
+def _set(places: tuple[Place, ...]) -> tuple[Place, ...]:
+    return tuple(place for place in PLACES if place in places)
+
+
 class Dropout(Settings):
     """Rate, and where: the embedding sum, the attention weights, each branch's output.
 
-    Masks are drawn anew at every layer of every loop.
+    Masks are drawn anew at every layer of every loop. The places are a set: their order is none of
+    a run's identity.
     """
 
     rate: Probability = 0.1
-    at: tuple[Literal["embedding", "attention", "residual"], ...] = (
-        "embedding",
-        "attention",
-        "residual",
-    )
+    at: Annotated[tuple[Place, ...], AfterValidator(_set)] = PLACES
 
 
 class Shape(Settings):
