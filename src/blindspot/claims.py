@@ -4,23 +4,26 @@
     summary(out / "claims.csv") -> one line
 
 One row a claim and size, with one of five verdicts. The interval is the 95 % t-interval over seeds.
+A size of one seed can have no verdict: its rows are in the CSV alone, with the verdict `one seed`.
 
     supported       the whole interval fulfils the criterion
     contradicted    no part of it does
     inconclusive    the interval straddles the criterion, or there are fewer than two seeds
-    conflict        the paper's own values differ by more than the criterion allows, and ours do
-                    not refute them all
-    not measured    something that the claim is about is not there; no verdict comes from that
+    conflict        the paper reports the number in several places; ours, each read as that place
+                    read it, agrees with one and refutes another
+    not measured    something that the claim is about is not there; no verdict comes from that. A
+                    model no better than token frequencies has no loss to speak of either
 """
 
 import csv
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from math import exp, isnan, nan
+from math import exp, inf, nan
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import pandas as pd
 import yaml
@@ -32,19 +35,49 @@ from blindspot.errors import BlindspotError
 from blindspot.files import atomic_path, write_text
 from blindspot.quantities import QUANTITIES, Frames, Quantity, Values
 from blindspot.spec import Settings
-from blindspot.stats import Summary, summarize
-from blindspot.typeset import ABSENT, markdown, number, page
+from blindspot.stats import Judgement, Summary, judge, summarize
+from blindspot.typeset import ABSENT, interval, markdown, page
 
-Verdict = Literal["supported", "contradicted", "inconclusive", "conflict", "not measured"]
+Verdict = Judgement | Literal["conflict", "not measured", "one seed"]
 VERDICTS: tuple[Verdict, ...] = (
     "supported",
     "contradicted",
     "inconclusive",
     "conflict",
     "not measured",
+    "one seed",
 )
+PROTOCOLS = ("full", "paper", "release-figure")
 COLUMNS = ["claim", "size", "ours", "low", "high", "seeds", "unit", "paper", "source", "criterion",
            "verdict", "statement", "note"]  # fmt: skip
+
+
+class Published(Settings):
+    """A value that the paper reports in one place, and the protocol of exits.csv that it is of."""
+
+    value: float
+    protocol: Literal["full", "paper", "release-figure"]
+
+
+class Setting(Settings):
+    """What a perplexity depends on before any model: published ones are of one setting."""
+
+    corpus: str
+    tokenizer: dict[str, str | int]
+    windows: dict[str, int]
+    loops: int
+
+    def differences(self, study: Mapping[str, Any]) -> list[str]:
+        """What of it is otherwise in a study."""
+        own = {name: getattr(self, name) for name in type(self).model_fields}
+        found = []
+        for name, value in own.items():
+            other = study[name]
+            if isinstance(value, dict):
+                other = {key: other.get(key) for key in value}
+            if other != value:
+                found.append(name)
+        return found
 
 
 class Claim(Settings):
@@ -58,8 +91,9 @@ class Claim(Settings):
     within: float | None = None
     paper: str | dict[str, str] = ""
     source: str
-    published: dict[str, dict[str, float]] = Field(default_factory=dict)
-    corpus: str | None = None
+    below_depth: float | None = None
+    published: dict[str, dict[str, Published]] = Field(default_factory=dict)
+    setting: Setting | None = None
     both: bool = False
 
     @model_validator(mode="after")
@@ -71,19 +105,21 @@ class Claim(Settings):
             raise ValueError(f"no quantity {self.quantity!r}; there are {', '.join(QUANTITIES)}")
         return self
 
-    def limits(self, around: float = 0.0) -> tuple[float, float]:
-        """Lowest and highest value that fulfils the criterion."""
+    def limits(self, loops: int, around: float = 0.0) -> tuple[float, float]:
+        """Lowest and highest value that fulfils the criterion, of a study with `loops`."""
         if self.at_least is not None:
-            return self.at_least, float("inf")
+            most = inf if self.below_depth is None else loops - self.below_depth
+            return self.at_least, most
         if self.at_most is not None:
-            return -float("inf"), self.at_most
+            return -inf, self.at_most
         assert self.within is not None
         return around - self.within, around + self.within
 
     def criterion(self, unit: str) -> str:
         """The criterion, for reading."""
         if self.at_least is not None:
-            return f"≥ {self.at_least:g} {unit}"
+            room = "" if self.below_depth is None else f", ≤ K − {self.below_depth:g}"
+            return f"≥ {self.at_least:g} {unit}{room}"
         if self.at_most is not None:
             return f"≤ {self.at_most:g} {unit}"
         if self.published:
@@ -94,7 +130,8 @@ class Claim(Settings):
         """The paper's value for that size, for reading."""
         if size in self.published:
             return "; ".join(
-                f"{value:g} ({place})" for place, value in self.published[size].items()
+                f"{at.value:g} ({place}, protocol {at.protocol})"
+                for place, at in self.published[size].items()
             )
         return self.paper if isinstance(self.paper, str) else self.paper.get(size, "")
 
@@ -106,36 +143,18 @@ def claims() -> dict[str, Claim]:
     return {name: Claim.model_validate(value) for name, value in yaml.safe_load(text).items()}
 
 
-def judge(ours: Summary, low: float, high: float) -> Verdict:
-    """Whether the interval of `ours` lies within `low`..`high`, outside, or neither.
-
-    Values that are infinite for every seed are an interval of their own (an overflow is no doubt).
-    """
-    if ours.n < 2:
-        return "inconclusive"
-    least, most = (ours.mean, ours.mean) if _all_infinite(ours) else (ours.low, ours.high)
-    if least >= low and most <= high:
-        return "supported"
-    if most < low or least > high:
-        return "contradicted"
-    return "inconclusive"
-
-
-def _all_infinite(ours: Summary) -> bool:
-    return abs(ours.mean) == float("inf") and ours.infinite == ours.n
-
-
 @dataclass(frozen=True)
 class Finding:
-    """The values of a claim, and what is to be said beside them."""
+    """The values of a claim, its verdict, and what is to be said beside them."""
 
     values: Values
+    verdict: Verdict = "not measured"
     note: str = ""
 
 
 def evaluate(c: Collected) -> pd.DataFrame:
     """The ledger: `COLUMNS`, one row a claim and size of the study's config."""
-    frames = Frames(c)
+    frames = {name: Frames(c, name) for name in PROTOCOLS}
     planned = {size["name"]: size["seeds"] for size in c.study["sizes"]}
     rows = [
         _row(name, claim, size, seeds, _find(claim, frames, size))
@@ -145,53 +164,95 @@ def evaluate(c: Collected) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _find(claim: Claim, f: Frames, size: str) -> Finding:
-    quantity, study = QUANTITIES[claim.quantity], f.collected.study
-    if claim.corpus is not None and study["corpus"] != claim.corpus:
-        return Finding({}, f"the published value is of {claim.corpus}")
+def _find(claim: Claim, frames: Mapping[str, Frames], size: str) -> Finding:
+    quantity, f = QUANTITIES[claim.quantity], frames["full"]
+    if claim.setting is not None and (other := claim.setting.differences(f.collected.study)):
+        return Finding({}, note=f"published of another {', '.join(other)}")
     if claim.published and size not in claim.published:
-        return Finding({}, f"published for {', '.join(claim.published)} alone")
-    if not claim.both:
-        absent = [cell for cell in claim.cells if cell not in f.collected.cells]
-        if absent:
-            return Finding({}, f"the study has no cell {', '.join(absent)}")
-        return Finding(quantity.measure(f, size, claim.cells))
-    pairs = f.collected.initializations
+        return Finding({}, note=f"published for {', '.join(claim.published)} alone")
+    if claim.both:
+        return _find_both(claim, f, size)
+    absent = [cell for cell in claim.cells if cell not in f.collected.cells]
+    if absent:
+        return Finding({}, note=f"the study has no cell {', '.join(absent)}")
+    if blind := _blind(quantity, f, size, claim.cells):
+        return Finding({}, note=blind)
+    if claim.published:
+        return _find_published(claim, frames, size)
+    values = quantity.measure(f, size, claim.cells)
+    low, high = claim.limits(f.loops)
+    never = values and claim.below_depth is not None and min(values.values()) > high
+    return Finding(values, _judge(quantity, values, low, high), "never halts" if never else "")
+
+
+def _blind(quantity: Quantity, f: Frames, size: str, cells: Sequence[str]) -> str:
+    """Says which runs predict no better at any exit than token frequencies do, if the quantity is
+    of predictions: then it compares models that have learned nothing of their context."""
+    if not quantity.predicts:
+        return ""
+    limit = f.collected.baseline("unigram")
+    found = []
+    for cell in dict.fromkeys(cells):
+        ce = f.of("exits", size, cell, "ce")
+        found += [cell] if len(ce) and (ce.min(axis=1) >= limit).any() else []
+    return f"no better than a unigram model: {', '.join(found)}" if found else ""
+
+
+def _find_published(claim: Claim, frames: Mapping[str, Frames], size: str) -> Finding:
+    """Against each place of the paper, read under that place's protocol. The values shown are
+    those of the first place."""
+    quantity, loops = QUANTITIES[claim.quantity], frames["full"].loops
+    found: list[Values] = []
+    verdicts: set[Verdict] = set()
+    notes = []
+    for place, at in claim.published[size].items():
+        values = quantity.measure(frames[at.protocol], size, claim.cells)
+        verdict = _judge(quantity, values, *claim.limits(loops, at.value))
+        found.append(values)
+        verdicts.add(verdict)
+        notes.append(f"{place}: {_shown(_summary(quantity, values), quantity)}, {verdict}")
+    if "not measured" in verdicts:
+        return Finding(found[0] if all(found) else {}, note="results are missing")
+    if len(verdicts) == 1:
+        verdict = verdicts.pop()
+    else:
+        verdict = "conflict" if {"supported", "contradicted"} <= verdicts else "inconclusive"
+    return Finding(found[0], verdict, "; ".join(notes))
+
+
+def _find_both(claim: Claim, f: Frames, size: str) -> Finding:
+    """The claim asked of each initialization of the study."""
+    quantity, pairs = QUANTITIES[claim.quantity], f.collected.initializations
     if not all(cell in pairs for cell in claim.cells):
-        return Finding({}, "the study has one initialization")
+        return Finding({}, note="the study has one initialization")
     labels = [x for x in pairs[claim.cells[0]] if all(x in pairs[cell] for cell in claim.cells)]
-    found = {
-        label: quantity.measure(f, size, [pairs[cell][label] for cell in claim.cells])
-        for label in labels
-    }
+    found: dict[str, Values] = {}
+    for label in labels:
+        cells = [pairs[cell][label] for cell in claim.cells]
+        if blind := _blind(quantity, f, size, cells):
+            return Finding({}, note=blind)
+        found[label] = quantity.measure(f, size, cells)
     common = set.intersection(*(set(values) for values in found.values()))
     # The claim holds under both where it holds under the one that speaks most against it.
-    low, high = claim.limits()
+    low, high = claim.limits(f.loops)
     worst = {
         seed: min((v[seed] for v in found.values()), key=lambda x: min(x - low, high - x))
         for seed in sorted(common)
     }
     shown = [f"{label}: {_shown(_summary(quantity, v), quantity)}" for label, v in found.items()]
-    return Finding(worst, "; ".join(shown))
+    return Finding(worst, _judge(quantity, worst, low, high), "; ".join(shown))
 
 
 def _summary(quantity: Quantity, values: Values) -> Summary | None:
-    return summarize(quantity.scale(values)) if values else None
+    return summarize([quantity.scale(x) for x in values.values()]) if values else None
 
 
-def _verdict(claim: Claim, quantity: Quantity, size: str, ours: Summary | None) -> Verdict:
+def _judge(quantity: Quantity, values: Values, low: float, high: float) -> Verdict:
+    """The verdict on values against limits, all on the scale that is averaged."""
+    ours = _summary(quantity, values)
     if ours is None:
         return "not measured"
-    if not claim.published:
-        low, high = (quantity.scale({0: x})[0] if 0 < x < float("inf") else x
-                     for x in claim.limits())  # fmt: skip
-        return judge(ours, low, high)
-    values = list(claim.published[size].values())
-    verdicts = {judge(ours, *claim.limits(value)) for value in values}
-    assert claim.within is not None
-    if ours.n < 2 or len(verdicts) == 1:
-        return verdicts.pop()
-    return "conflict" if max(values) - min(values) > claim.within else "inconclusive"
+    return judge(ours, *(x if abs(x) == inf else quantity.scale(x) for x in (low, high)))
 
 
 def _row(name: str, claim: Claim, size: str, seeds: list[int], found: Finding) -> dict[str, object]:
@@ -214,7 +275,7 @@ def _row(name: str, claim: Claim, size: str, seeds: list[int], found: Finding) -
         "paper": claim.reported(size),
         "source": claim.source,
         "criterion": claim.criterion(quantity.unit),
-        "verdict": _verdict(claim, quantity, size, ours),
+        "verdict": found.verdict if len(seeds) > 1 else "one seed",
         "statement": claim.claim,
         "note": "; ".join(note for note in notes if note),
     }
@@ -225,8 +286,7 @@ def _shown(ours: Summary | None, quantity: Quantity) -> str:
     if ours is None:
         return ABSENT
     back = exp if quantity.log else float
-    mean, low, high = (number(back(x), quantity.decimals) for x in (ours.mean, ours.low, ours.high))
-    return mean if isnan(ours.ci) else f"{mean} [{low}, {high}]"
+    return interval(*(back(x) for x in (ours.mean, ours.low, ours.high)), quantity.decimals)
 
 
 def write(collected: Path, out: Path) -> None:
@@ -236,41 +296,48 @@ def write(collected: Path, out: Path) -> None:
     with atomic_path(out / "claims.csv") as temporary:
         ledger.to_csv(temporary, index=False, lineterminator="\n")
     shown, note = _shown_ledger(c, ledger)
-    counts = f"{_counts(ledger['verdict'].tolist())}."
+    shown_verdicts = [v for v in ledger["verdict"] if v != "one seed"]
+    counts = f"{_counts(shown_verdicts) or 'one seed, so no verdict'}."
     write_text(out / "claims.md", f"# Claims\n\n{counts}\n\n{markdown(shown, note)}")
     write_text(out / "claims.html", page(CLAIMS.title, shown, f"{counts} {note}"))
 
 
 def _shown_ledger(c: Collected, ledger: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """The ledger as text, and the note below it."""
+    """The ledger as text, without sizes of one seed, and the note below it."""
     rows = []
-    for _, row in ledger.iterrows():
+    for _, row in ledger[ledger["verdict"] != "one seed"].iterrows():
         decimals = QUANTITIES[claims()[row["claim"]].quantity].decimals
-        mean, low, high = (number(row[x], decimals) for x in ("ours", "low", "high"))
         rows.append(
-            {
-                "Claim": row["statement"],
-                "Size": row["size"],
-                "Ours": mean if ABSENT in (low, high) else f"{mean} [{low}, {high}]",
-                "Seeds": str(row["seeds"]),
-                "Paper": row["paper"] or ABSENT,
-                "Criterion": row["criterion"],
-                "Verdict": row["verdict"],
-                "Note": row["note"] or ABSENT,
-            }
+            [
+                row["statement"],
+                row["size"],
+                interval(row["ours"], row["low"], row["high"], decimals),
+                str(row["seeds"]),
+                row["paper"] or ABSENT,
+                row["criterion"],
+                row["verdict"],
+                row["note"] or ABSENT,
+            ]
         )
+    headers = ["Claim", "Size", "Ours", "Seeds", "Paper", "Criterion", "Verdict", "Note"]
+    alone = ledger.loc[ledger["verdict"] == "one seed", "size"].unique()
     meaning = (
         "Supported: the whole interval fulfils the criterion; contradicted: no part of it does; "
         "inconclusive: it straddles the criterion, or there are fewer than two seeds; conflict: "
-        "the paper's own values differ by more than the criterion allows; not measured: something "
-        "that the claim is about is not there."
+        "ours agrees with one of the paper's own values and refutes another; not measured: "
+        "something that the claim is about is not there, or the models predict no better than "
+        "token frequencies."
     )
     parts = [CLAIMS.caption, meaning, c.about(), c.seeds(), c.interval(), c.missing()]
-    return pd.DataFrame(rows), " ".join(part for part in parts if part)
+    if len(alone):
+        parts.insert(2, f"One seed, so no verdict, at {', '.join(alone)}: values in the CSV.")
+    return pd.DataFrame(rows, columns=headers), " ".join(part for part in parts if part)
 
 
 def _counts(verdicts: list[str]) -> str:
     counts = Counter(verdicts)
+    if set(counts) == {"one seed"}:
+        return "one seed, so no verdict"
     return ", ".join(f"{counts[v]} {v}" for v in VERDICTS if counts[v])
 
 

@@ -124,6 +124,11 @@ class Collected:
             groups.setdefault(canonical(kind), {}).setdefault(label, cell["name"])
         return {next(iter(g.values())): g for g in groups.values() if len(g) > 1}
 
+    def exits(self) -> pd.DataFrame:
+        """exits.csv of the validation split, protocol full."""
+        e = self.frame("exits")
+        return e[(e["split"] == "validation") & (e["protocol"] == "full")]
+
     def baseline(self, name: str, split: str = "validation") -> float:
         """CE in nats a token of what reads no context (`uniform`, `unigram`; measure/baselines.py).
         All runs of a study share their tokens, and so it."""
@@ -164,7 +169,11 @@ class Collected:
             return "One seed a cell: no interval can be given."
         widths = ", ".join(f"{t_factor(n):.2f} at n = {n}" for n in several)
         widths = widths.replace(" at", " standard deviations at", 1)
-        text = f"Intervals: half-width of the 95 % t-interval of the mean over seeds ({widths})."
+        text = (
+            f"Intervals: 95 % t-interval of the mean over seeds, ± its half-width ({widths}); of "
+            f"perplexities, norms and what else is positive and spreads by factors, [low, high], "
+            f"mean and interval taken of logarithms."
+        )
         return text + (" Where one seed stands alone, none is given." if numbers.min() == 1 else "")
 
     def scored(self, reads: Sequence[str]) -> list[str]:

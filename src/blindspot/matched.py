@@ -55,22 +55,13 @@ def matched(c: Collected) -> pd.DataFrame:
         for budget in BUDGETS:
             if own[budget].isna().any():
                 continue
-            at = own.groupby("run")[budget].max().min()
-            values = [
-                {
-                    "cell": part["cell"].iloc[0],
-                    "seed": part["seed"].iloc[0],
-                    "ce": _read(part, budget, at),
-                }
-                for _, part in own.groupby("run", sort=False)
-            ]
-            frame = pd.DataFrame(values)
+            at, frame = readings(own, budget)
             mean = over_seeds(frame, ["cell"], ["ce"])
             by_cell = {
                 name: dict(zip(p["seed"], p["ce"], strict=True))
                 for name, p in frame.groupby("cell")
             }
-            noise = _pooled(frame)
+            noise = noise_sd(frame)
             for _, row in mean.iterrows():
                 pair = None
                 ours, theirs = by_cell[row["cell"]], by_cell.get(REFERENCE, {})
@@ -88,13 +79,29 @@ def matched(c: Collected) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
+def readings(points: pd.DataFrame, budget: str) -> tuple[float, pd.DataFrame]:
+    """Of one size's `costs`: the budget, the least that a run used in all, and cell, seed and ce of
+    each run there."""
+    at = points.groupby("run")[budget].max().min()
+    values = [
+        {
+            "cell": part["cell"].iloc[0],
+            "seed": part["seed"].iloc[0],
+            "ce": _read(part, budget, at),
+        }
+        for _, part in points.groupby("run", sort=False)
+    ]
+    return at, pd.DataFrame(values)
+
+
 def _read(part: pd.DataFrame, budget: str, at: float) -> float:
     part = part.sort_values("step")
     return float(np.interp(at, part[budget], part["ce"]))
 
 
-def _pooled(frame: pd.DataFrame) -> float:
-    """Standard deviation over seeds, pooled over the cells with two or more; NaN without any."""
+def noise_sd(frame: pd.DataFrame) -> float:
+    """A replicate's noise, of `readings`: standard deviation over seeds, pooled over the cells with
+    two or more; NaN without any."""
     parts = [summarize(values) for _, values in frame.groupby("cell")["ce"]]
     freedom = sum(p.n - 1 for p in parts)
     if not freedom:

@@ -2,7 +2,7 @@
 
 Each quantity takes the frames, a size and cells, and gives seed -> value for the seeds that have
 all it needs. A seed that lacks a part of it is left out: no value comes from missing data. Unless
-said, values are of the validation split, protocol full.
+a claim names another protocol, values are of the validation split, protocol full.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,26 +13,32 @@ from math import inf, log
 import pandas as pd
 
 from blindspot.collected import Collected
+from blindspot.matched import costs, noise_sd, readings
+from blindspot.speeds import speeds
 
 #: Speeds this close count as equal on the frontier: cells that differ in the readout alone do
 #: nearly the same work, and a timing is not better than that.
 SAME_SPEED = 0.05
 
+#: What has no logarithm counts as this: far below any norm, and any rounding of a cosine.
+TINY = 1e-20
+
 Values = dict[int, float]
 
 
 class Frames:
-    """The collected frames, narrowed to what quantities ask for."""
+    """The collected frames, narrowed to what quantities ask for; exits are of one protocol."""
 
-    def __init__(self, collected: Collected) -> None:
+    def __init__(self, collected: Collected, protocol: str = "full") -> None:
         self.collected = collected
         self.loops = collected.loops
+        self.protocol = protocol
 
     @cached_property
     def exits(self) -> pd.DataFrame:
         e = self.collected.frame("exits")
-        e = e[(e["split"] == "validation") & (e["protocol"] == "full") & (e["k"] <= self.loops)]
-        return e.set_index(["size", "cell"]).sort_index()
+        chosen = (e["split"] == "validation") & (e["protocol"] == self.protocol)
+        return e[chosen & (e["k"] <= self.loops)].set_index(["size", "cell"]).sort_index()
 
     @cached_property
     def norms(self) -> pd.DataFrame:
@@ -68,8 +74,12 @@ class Frames:
         return h.set_index(["size", "cell"]).sort_index()
 
     @cached_property
+    def costs(self) -> pd.DataFrame:
+        return costs(self.collected)
+
+    @cached_property
     def throughput(self) -> pd.DataFrame:
-        t = self.collected.frame("throughput")
+        t = speeds(self.collected)
         return t[t["k"] <= self.loops].set_index(["size", "cell"]).sort_index()
 
     def of(self, name: str, size: str, cell: str, value: str) -> pd.DataFrame:
@@ -121,7 +131,7 @@ def rms_norm(f: Frames, size: str, cells: Sequence[str]) -> Values:
 
 
 def hill(f: Frames, size: str, cells: Sequence[str]) -> Values:
-    """Hill's tail index of |H_K| over tokens; infinite where the tail rises not at all."""
+    """Hill's tail index of |H_K| over tokens; a seed whose tail does not rise has none."""
     found = f.of("norms", size, cells[0], "hill")
     return _values(found[f.loops]) if len(found) else {}
 
@@ -207,6 +217,31 @@ def increment_range(f: Frames, size: str, cells: Sequence[str]) -> Values:
     return _range(f, size, cells[0], "radial_mean")
 
 
+def freezing(f: Frames, size: str, cells: Sequence[str]) -> Values:
+    """Angle from H_{K-1} to H_K in the second cell over that in the first."""
+    ours, theirs = (f.of("updates", size, cell, "angle_mean") for cell in cells)
+    last = f.loops - 1
+    if last not in ours or last not in theirs:
+        return {}
+    a, b = _values(ours[last]), _values(theirs[last])
+    return {seed: b[seed] / a[seed] for seed in sorted(set(a) & set(b))}
+
+
+def matched_difference(f: Frames, size: str, cells: Sequence[str]) -> Values:
+    """CE at the last loop of the second cell less the first's, nats, at equal training FLOPs, read
+    off the training log's validation points (matched.py), over the spread of a replicate: standard
+    deviation over seeds, pooled over cells."""
+    points = f.costs[f.costs["size"] == size]
+    if points.empty:
+        return {}
+    _, frame = readings(points, "FLOPs")
+    noise = noise_sd(frame)
+    if not noise > 0:
+        return {}
+    ours, theirs = (frame[frame["cell"] == cell].set_index("seed")["ce"] for cell in cells)
+    return _values((theirs - ours) / noise)
+
+
 def exits_by_placement(f: Frames, size: str, cells: Sequence[str]) -> Values:
     """How much more CE falls from exit 1 to K in a terminal cell than in its per-loop partner:
     the smaller difference of two pairs (terminal, per-loop; terminal, per-loop), nats."""
@@ -230,34 +265,39 @@ def halting_loops(f: Frames, size: str, cells: Sequence[str]) -> Values:
 
 @dataclass(frozen=True)
 class Quantity:
-    """`log`: values spread by factors, so means and intervals are taken of their logarithms."""
+    """`log`: values spread by factors, so means and intervals are taken of their logarithms.
+    `predicts`: they speak of how well a model predicts, so one that has learned nothing has none.
+    """
 
     measure: Callable[[Frames, str, Sequence[str]], Values]
     unit: str
     log: bool = False
     decimals: int = 2
+    predicts: bool = False
 
-    def scale(self, values: Values) -> list[float]:
-        """The values on the scale that is averaged."""
-        return [log(v) if self.log else v for v in values.values()]
+    def scale(self, value: float) -> float:
+        """A value on the scale that is averaged."""
+        return log(max(value, TINY)) if self.log else value
 
 
 QUANTITIES: dict[str, Quantity] = {
     "norm-ratio": Quantity(norm_ratio, "times", log=True, decimals=1),
     "growth-share": Quantity(growth_share, "of |H_K|"),
-    "rms-norm": Quantity(rms_norm, "a coordinate"),
-    "hill": Quantity(hill, "tail index"),
-    "radial-most": Quantity(radial_most, "|cos|"),
-    "radial-least": Quantity(radial_least, "|cos|", decimals=4),
-    "gain-to-last": Quantity(gain_to_last, "nats", decimals=4),
-    "gain-to-best": Quantity(gain_to_best, "nats", decimals=4),
-    "perplexity": Quantity(perplexity, "perplexity"),
-    "perplexity-gain": Quantity(perplexity_gain, "perplexity", decimals=3),
-    "dominance": Quantity(dominance, "nats", decimals=4),
-    "clamp-change": Quantity(clamp_change, "nats", decimals=4),
+    "rms-norm": Quantity(rms_norm, "a coordinate", log=True),
+    "hill": Quantity(hill, "tail index", log=True),
+    "radial-most": Quantity(radial_most, "|cos|", log=True),
+    "radial-least": Quantity(radial_least, "|cos|", log=True, decimals=4),
+    "gain-to-last": Quantity(gain_to_last, "nats", decimals=4, predicts=True),
+    "gain-to-best": Quantity(gain_to_best, "nats", decimals=4, predicts=True),
+    "perplexity": Quantity(perplexity, "perplexity", log=True, predicts=True),
+    "perplexity-gain": Quantity(perplexity_gain, "perplexity", decimals=3, predicts=True),
+    "dominance": Quantity(dominance, "nats", decimals=4, predicts=True),
+    "matched-difference": Quantity(matched_difference, "replicate SD", predicts=True),
+    "clamp-change": Quantity(clamp_change, "nats", decimals=4, predicts=True),
     "angular-range": Quantity(angular_range, "relative range"),
     "increment-range": Quantity(increment_range, "relative range"),
-    "exits-by-placement": Quantity(exits_by_placement, "nats"),
+    "freezing": Quantity(freezing, "times", log=True, decimals=1),
+    "exits-by-placement": Quantity(exits_by_placement, "nats", predicts=True),
     "scale-by-readout": Quantity(scale_by_readout, "times", log=True, decimals=1),
-    "halting-loops": Quantity(halting_loops, "loops"),
+    "halting-loops": Quantity(halting_loops, "loops", predicts=True),
 }

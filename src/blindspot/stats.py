@@ -1,19 +1,26 @@
 """Statistics over seeds. The unit is the seed: tokens of one run are not independent trials.
 
-Perplexities are averaged as perplexities, because the paper reports the mean of its seeds'
-perplexities; exp(mean CE), the geometric mean, is what `ce` columns give. At the spread of real
-seeds (about 0.01 nats) the two differ in the fifth digit.
+What is positive and spreads by factors (perplexities, norms, tail indices, cosines) is averaged as
+logarithms: a perplexity is exp of the mean CE, and no interval reaches below zero. The paper
+averages perplexities themselves; at the spread of its seeds (about 0.01 nats) the two differ in the
+fifth digit, but not where seeds differ by factors.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import nan, sqrt
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
 CONFIDENCE = 0.95
+#: Changes of CE within this, in nats, are called negligible (claims.yaml and table clamp).
+EQUIVALENT = 0.01
+
+#: What an interval can say of a criterion.
+Judgement = Literal["supported", "contradicted", "inconclusive"]
 
 
 def t_factor(n: int) -> float:
@@ -58,6 +65,22 @@ def summarize(values: Sequence[float] | np.ndarray | pd.Series) -> Summary:
         mean = float(x.mean())
     sd = float(x.std(ddof=1)) if n > 1 and np.isfinite(x).all() else nan
     return Summary(n, mean, sd, sd / sqrt(n), sd * t_factor(n), int(np.isinf(x).sum()))
+
+
+def judge(ours: Summary, low: float, high: float) -> Judgement:
+    """Whether the interval of `ours` lies within `low`..`high`, outside, or neither.
+
+    Values that are infinite for every seed are an interval of their own (an overflow is no doubt).
+    """
+    if ours.n < 2:
+        return "inconclusive"
+    infinite = abs(ours.mean) == float("inf") and ours.infinite == ours.n
+    least, most = (ours.mean, ours.mean) if infinite else (ours.low, ours.high)
+    if least >= low and most <= high:
+        return "supported"
+    if most < low or least > high:
+        return "contradicted"
+    return "inconclusive"
 
 
 def paired(ours: Mapping[int, float], reference: Mapping[int, float]) -> Summary:

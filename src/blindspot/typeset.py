@@ -38,6 +38,14 @@ def spread(value: float, ci: float, decimals: int = 2) -> str:
     return f"{shown} ± {number(ci, same) if ci >= 1e6 or not plain else _fixed(ci, same)}"
 
 
+def interval(mean: float, low: float, high: float, decimals: int = 2) -> str:
+    """`mean [low, high]`; the mean alone without an interval."""
+    shown = number(mean, decimals)
+    if np.isnan(low) or np.isnan(high):
+        return shown
+    return f"{shown} [{number(low, decimals)}, {number(high, decimals)}]"
+
+
 def _fixed(ci: float, decimals: int) -> str:
     return f"{ci:,.{decimals}f}" if ci >= 0.5 * 10.0**-decimals or ci == 0 else number(ci, decimals)
 
@@ -143,6 +151,7 @@ _LATEX = {
     "≤": r"$\leq$",
     "≥": r"$\geq$",
     "†": r"$\dagger$",
+    "‡": r"$\ddagger$",
     "—": "---",
     "–": "--",
 }
@@ -158,5 +167,5 @@ def escape(text: str) -> str:
 
 
 def _numeric(shown: pd.DataFrame) -> list[bool]:
-    pattern = re.compile(r"[-\d.,e+×±()–%\s∞—]*")
+    pattern = re.compile(r"[-\d.,e+×±()–%\s∞—\[\]†‡]*")
     return [all(pattern.fullmatch(str(x)) for x in shown[c]) for c in shown.columns]

@@ -2,14 +2,11 @@
 
 import pandas as pd
 
-from blindspot.claims import judge
 from blindspot.collected import Collected
-from blindspot.stats import over_seeds, summarize
-from blindspot.tables.table import KEYS, Table, every_cell, lead, spreads
-from blindspot.typeset import ABSENT, number, spread
+from blindspot.stats import EQUIVALENT, judge, summarize
+from blindspot.tables.table import KEYS, Table, every_cell, lead, means, spreads
+from blindspot.typeset import ABSENT, number
 
-#: Changes of CE within this are called negligible (claims.yaml has the same).
-EQUIVALENT = 0.01
 _SAYS = {"supported": "yes", "contradicted": "no", "inconclusive": "open"}
 
 
@@ -17,12 +14,11 @@ def radial(c: Collected) -> Table:
     """Radial part of the gradient: immediate and through the recurrence, CE and penalty."""
     g = c.frame("gradients")
     keys = [*KEYS, "k", "source", "path", "trained", "dtype"]
-    values = ["cos_abs_mean", "cos2_mean", "cos2d_mean", "cos_mean", "radial_mean"]
-    mean = over_seeds(g, keys, [*values, "chance_cos_abs", "chance_cos2"])
-    ends = ("", "_ci")
-    data = mean[[*keys, "seeds", *(f"{v}{end}" for v in values for end in ends)]].assign(
-        chance_cos_abs=mean["chance_cos_abs"], chance_cos2=mean["chance_cos2"]
-    )
+    sizes = ["cos_abs_mean", "cos2_mean", "cos2d_mean"]
+    data = means(g, keys, ["cos_mean", "radial_mean"], sizes)
+    chances = ["chance_cos_abs", "chance_cos2"]  # a function of the width
+    by_group = g.groupby(keys, sort=False)[chances].first().reset_index()
+    data = data.merge(by_group, on=keys, validate="one_to_one")
 
     def part(
         source: str, path: str, k: int, value: str = "cos_abs_mean", dtype: str = "float64"
@@ -55,11 +51,8 @@ def radial(c: Collected) -> Table:
 def updates(c: Collected) -> Table:
     """Radial increment and angular step x norm, along the loops."""
     u = c.frame("updates")
-    values = ["norm_mean", "radial_mean", "angular_step_norm_mean", "angle_mean"]
-    mean = over_seeds(u, [*KEYS, "k"], [*values, "cos_successive_mean"])
-    ends = ("", "_ci")
-    kept = [f"{v}{end}" for v in [*values, "cos_successive_mean"] for end in ends]
-    data = mean[[*KEYS, "k", "seeds", *kept]]
+    sizes = ["norm_mean", "angular_step_norm_mean", "angle_mean"]
+    data = means(u, [*KEYS, "k"], ["radial_mean", "cos_successive_mean"], sizes)
     inside = u[(u["k"] >= 1) & (u["k"] < c.loops)]
     last = c.loops - 1
     rows = every_cell(c, data[data["k"] == last])
@@ -89,8 +82,7 @@ def clamp(c: Collected) -> Table:
     """Change of CE under the two interventions, with an equivalence test over seeds."""
     frame = c.frame("clamp")
     keys = [*KEYS, "intervention", "k"]
-    mean = over_seeds(frame, keys, ["ce", "change_mean", "norm", "norm_edited"])
-    data = mean[[*keys, "seeds", "ce", "change_mean", "change_mean_ci", "norm", "norm_edited"]]
+    data = means(frame, keys, ["ce", "change_mean"], ["norm", "norm_edited"])
     tests = {
         key: judge(summarize(values["change_mean"]), -EQUIVALENT, EQUIVALENT)
         for key, values in frame.groupby(keys, sort=False)
@@ -112,18 +104,14 @@ def halting(c: Collected) -> Table:
     """Calibrated halting on test: oracle and realised, with the realised one's measured speed."""
     h, t = c.frame("halting"), c.frame("halting_timing")
     keys = [*KEYS, "score"]
-    mean = over_seeds(h, [*keys, "variant"], ["relative_ppl", "mean_loops", "ppl"])
+    mean = means(h, [*keys, "variant"], ["mean_loops"], ["relative_ppl", "ppl"])
     # A ratio of two timings on one machine can be averaged; speeds of two machines cannot.
     alike = t["device"].nunique() <= 1
-    timed = over_seeds(t, keys, ["speedup", "tokens_per_s"])
+    timed = means(t, keys, [], ["speedup", "tokens_per_s"]).drop(columns="seeds")
     timed["variant"] = "realised"
-    kept = ["speedup", "speedup_ci", "tokens_per_s", "tokens_per_s_ci"]
-    data = mean[
-        [*keys, "variant", "seeds"]
-        + [f"{v}{end}" for v in ("mean_loops", "relative_ppl", "ppl") for end in ("", "_ci")]
-    ].merge(timed[[*keys, "variant", *kept]], on=[*keys, "variant"], how="left")
+    data = mean.merge(timed, on=[*keys, "variant"], how="left")
     if not alike:
-        data[["tokens_per_s", "tokens_per_s_ci"]] = float("nan")
+        data[[name for name in data if name.startswith("tokens_per_s")]] = float("nan")
     shown: dict[str, list[str]] = {}
     for variant in ("oracle", "realised"):
         rows = every_cell(c, data[data["variant"] == variant], ["score"])
@@ -133,9 +121,7 @@ def halting(c: Collected) -> Table:
         shown[f"{name} loops"] = spreads(rows, "mean_loops")
         shown[f"{name} PPL"] = spreads(rows, "relative_ppl", 3)
         if variant == "realised":
-            shown["Speed-up"] = [
-                spread(x, ci) for x, ci in zip(rows["speedup"], rows["speedup_ci"], strict=True)
-            ]
+            shown["Speed-up"] = spreads(rows, "speedup")
     devices = ", ".join(sorted(set(t["device"])))
     note = (
         f"Perplexity is relative to depth {c.loops} of the plain pass. Speed-up is measured "

@@ -3,8 +3,7 @@
 import pandas as pd
 
 from blindspot.collected import Collected
-from blindspot.stats import over_seeds
-from blindspot.tables.table import KEYS, Table, every_cell, lead, spreads
+from blindspot.tables.table import KEYS, Table, every_cell, lead, means, spreads
 from blindspot.typeset import number
 
 #: Columns of exits.csv, their headers, decimals.
@@ -24,7 +23,7 @@ def perplexity(c: Collected) -> Table:
     e = e[e["k"] == c.loops]
     more = ["split", "protocol"]
     keys = [*KEYS, *more]
-    mean = over_seeds(e, keys, list(UNITS))
+    mean = means(e, keys, ["bits_per_byte"], ["ppl", "word_ppl"])
     # Properties of text and tokenizer: the same for all runs.
     fixed = e.groupby(more, sort=False)[["tokens", "words", "bytes", "unk_rate", "comparable"]]
     data = every_cell(c, mean, more).merge(fixed.first().reset_index(), on=more, how="left")
@@ -53,6 +52,4 @@ def perplexity(c: Collected) -> Table:
             f"{MARK} Not comparable with other tokenizers: this one loses text, so its words and "
             f"bytes are those of an easier text."
         )
-    columns = [c_ for unit in UNITS for c_ in (unit, f"{unit}_ci")]
-    kept = [*keys, "seeds", *columns, "tokens", "words", "bytes", "unk_rate", "comparable"]
-    return Table(data[kept], pd.DataFrame(shown), note)
+    return Table(data, pd.DataFrame(shown), note)

@@ -4,9 +4,7 @@ import numpy as np
 import pandas as pd
 
 from blindspot.collected import Collected
-from blindspot.stats import over_seeds
-from blindspot.tables.results import scored
-from blindspot.tables.table import KEYS, Table, every_cell, lead, spreads
+from blindspot.tables.table import KEYS, Table, every_cell, lead, means, spreads
 from blindspot.typeset import ABSENT, number
 
 
@@ -14,12 +12,9 @@ def norms(c: Collected) -> Table:
     """Mean norm of H_0..H_K, and where it grows."""
     n = c.frame("norms")
     keys = ["size", "cell", "split", "k"]
-    values = ["l2_mean", "l2_p50", "l2_p99", "l2_max", "rms_mean"]
-    mean = over_seeds(n, keys, values)
-    before = mean.groupby(keys[:3], sort=False)["l2_mean"].shift()
-    data = mean[[*keys, "seeds", "l2_mean", "l2_mean_ci", *values[1:]]].assign(
-        growth=mean["l2_mean"] - before
-    )
+    data = means(n, keys, [], ["l2_mean", "l2_p50", "l2_p99", "l2_max", "rms_mean"])
+    before = data.groupby(keys[:3], sort=False)["l2_mean"].shift()
+    data = data.assign(growth=data["l2_mean"] - before)
     rows = []
     for (size, cell, split), part in data.groupby(keys[:3], sort=False):
         by_k = part.set_index("k")["l2_mean"]
@@ -48,15 +43,15 @@ TAIL = {
     "mass_top1": "Top 1%",
     "half_mass": "Half",
 }
+#: Of these, what is not averaged as logarithms: shares, and what may be negative.
+LINEAR = ["log_kurtosis", "mass_top1", "half_mass"]
 
 
 def token_norms(c: Collected) -> Table:
     """How the norm is spread over tokens, after each loop; after the last in the shown table."""
     n = c.frame("norms")
     n = n[n["split"] == "validation"]
-    mean = over_seeds(n, [*KEYS, "k"], list(TAIL))
-    ends = ("", "_ci")
-    data = mean[[*KEYS, "k", "seeds", *(f"{v}{end}" for v in TAIL for end in ends)]]
+    data = means(n, [*KEYS, "k"], LINEAR, [v for v in TAIL if v not in LINEAR])
     last = every_cell(c, data[data["k"] == c.loops])
     shares = ("mass_top1", "half_mass")
     shown = pd.DataFrame(
@@ -80,7 +75,7 @@ def initialization(c: Collected) -> Table:
         empty = pd.DataFrame(columns=columns)
         shown = pd.DataFrame({"Size": [ABSENT], "Cell": [ABSENT]})
         return Table(empty, shown, "This study has one initialization.")
-    e = scored(c)
+    e = c.exits()
     e = e[e["k"] <= c.loops]
     ce = e.pivot(index=["size", "cell", "seed"], columns="k", values="ce")
     n = c.frame("norms").query("split == 'validation'")
@@ -94,8 +89,7 @@ def initialization(c: Collected) -> Table:
             "norm": n[c.loops],
         }
     ).reset_index()
-    values = ["ppl", "ce_gain", "norm_0", "norm_1", "norm"]
-    mean = over_seeds(frame, KEYS, values).set_index(KEYS)
+    mean = means(frame, KEYS, ["ce_gain"], ["ppl", "norm_0", "norm_1", "norm"]).set_index(KEYS)
     rows = []
     for size in c.sizes:
         for base, options in pairs.items():
@@ -103,8 +97,8 @@ def initialization(c: Collected) -> Table:
                 if (size, cell) in mean.index:
                     at = mean.loc[(size, cell)]
                     rows.append({"size": size, "cell": base, "init": label} | dict(at))
-    kept = [*columns, *(f"{v}{end}" for v in values for end in ("", "_ci"))]
-    data = pd.DataFrame(rows)[kept]
+    data = pd.DataFrame(rows)
+    data = data[[*columns, *(name for name in data if name not in columns)]]
     data["seeds"] = data["seeds"].astype(int)
     shown = pd.DataFrame(
         {

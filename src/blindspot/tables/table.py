@@ -1,12 +1,13 @@
 """What all tables share: their two faces, rows for every cell, and cells of text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
 from blindspot.collected import Collected
-from blindspot.typeset import ABSENT, spread
+from blindspot.stats import over_seeds
+from blindspot.typeset import ABSENT, interval, spread
 
 KEYS = ["size", "cell"]
 
@@ -19,6 +20,18 @@ class Table:
     data: pd.DataFrame
     shown: pd.DataFrame
     note: str = ""
+
+
+def means(
+    frame: pd.DataFrame, by: Sequence[str], linear: Sequence[str], log: Sequence[str] = ()
+) -> pd.DataFrame:
+    """Means over seeds as tables have them: `by`, `seeds`, and of each value its mean with, of the
+    `linear` ones, `<value>_ci` (half-width of the interval), and of those averaged as logarithms,
+    `<value>_low` and `<value>_high`."""
+    mean = over_seeds(frame, by, [*log, *linear], log)
+    kept = [f"{v}{end}" for v in log for end in ("", "_low", "_high")]
+    kept += [f"{v}{end}" for v in linear for end in ("", "_ci")]
+    return mean[[*by, "seeds", *kept]]
 
 
 def every_cell(c: Collected, frame: pd.DataFrame, more: Sequence[str] = ()) -> pd.DataFrame:
@@ -49,9 +62,32 @@ def lead(c: Collected, frame: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def spreads(frame: pd.DataFrame, value: str, decimals: int = 2) -> list[str]:
-    """`mean ± half-width` of a column of `over_seeds`."""
+    """A value of `means` as text: `mean ± half-width`, or `mean [low, high]` of logarithms."""
+    if f"{value}_low" in frame:
+        ends = zip(frame[value], frame[f"{value}_low"], frame[f"{value}_high"], strict=True)
+        return [interval(mean, low, high, decimals) for mean, low, high in ends]
     pairs = zip(frame[value], frame[f"{value}_ci"], strict=True)
     return [spread(mean, ci, decimals) for mean, ci in pairs]
+
+
+#: Behind what a model of token frequencies does as well.
+WEAK = "‡"
+
+
+def weak(
+    c: Collected, texts: Sequence[str], ce: Sequence[float], splits: Sequence[str]
+) -> list[str]:
+    """`texts`, with a mark behind those whose CE is no better than a unigram model's of that split:
+    such an exit predicts nothing from its context, and comparing it says nothing of depth."""
+    limits = {split: c.baseline("unigram", split) for split in set(splits)}
+    rows = zip(texts, ce, splits, strict=True)
+    return [f"{text} {WEAK}" if value >= limits[split] else text for text, value, split in rows]
+
+
+def weak_note(texts: Iterable[str]) -> str:
+    """What the mark of `weak` means, if some text has it."""
+    there = any(str(text).endswith(WEAK) for text in texts)
+    return f"{WEAK} No better than a unigram model." if there else ""
 
 
 def wide(frame: pd.DataFrame, text: str, column: str, keys: Sequence[str]) -> pd.DataFrame:
