@@ -62,12 +62,17 @@ def test_main_table_is_the_mean_over_seeds(made: tuple[Study, Path, Path]):
         ]
         row = main.loc[(size, cell)]
         assert row["seeds"] == len(ppl) == len(norm)
-        assert row["ppl"] == pytest.approx(sum(ppl) / len(ppl), rel=1e-12)
-        assert row["norm"] == pytest.approx(sum(norm) / len(norm), rel=1e-12)
+        # exp of the mean CE, the mean of logarithms: the same "perplexity" everywhere.
+        assert row["ppl"] == pytest.approx(math.prod(ppl) ** (1 / len(ppl)), rel=1e-12)
+        assert row["norm"] == pytest.approx(math.prod(norm) ** (1 / len(norm)), rel=1e-12)
         if len(ppl) == 3:
-            assert row["ppl_ci"] == pytest.approx(2.48414 * np.std(ppl, ddof=1), rel=1e-5)
+            ce = np.log(ppl)
+            half = 2.48414 * np.std(ce, ddof=1)
+            assert np.log(row[["ppl_low", "ppl_high"]].astype(float)).tolist() == pytest.approx(
+                [ce.mean() - half, ce.mean() + half], rel=1e-5
+            )
         else:
-            assert math.isnan(row["ppl_ci"])
+            assert row[["ppl_low", "ppl_high", "norm_low", "norm_high"]].isna().all()
     ratio = main.loc[("44m", "perloop-rms"), "norm"] / main.loc[("44m", "perloop-raw"), "norm"]
     assert main.loc[("44m", "perloop-rms"), "norm_to_raw"] == pytest.approx(ratio)
 
@@ -89,25 +94,51 @@ def test_one_seed_shows_no_spread(made: tuple[Study, Path, Path]):
     rows = (out / "main.md").read_text().splitlines()
     (one,) = [row for row in rows if row.startswith("| 129m | terminal-rms |")]
     (three,) = [row for row in rows if row.startswith("| 44m | terminal-rms |")]
-    assert "±" not in one and three.count("±") == 2
+    assert "[" not in one and three.count("[") == three.count("]") == 2
 
 
 def test_depth_table_has_every_exit(made: tuple[Study, Path, Path]):
     study, _, out = made
     depth = pd.read_csv(out / "depth.csv")
     assert list(depth.columns[:5]) == ["size", "cell", "k", "split", "protocol"]
-    assert len(depth) == 13 * (5 + 4) * 2
+    assert len(depth) == 13 * (5 + 4 + 4) * 2
     at = depth[depth["protocol"] == "full"].set_index(["size", "cell", "k", "split"])
     exits = measured(study, "129m", "perloop-finalnorm", "exits.csv")
     for k in (1, 4, 5):
         chosen = f"split == 'test' and protocol == 'full' and k == {k}"
         own = [f.query(chosen).iloc[0] for f in exits]
         row = at.loc[("129m", "perloop-finalnorm", k, "test")]
-        for column in ("ce", "ppl", "word_ppl", "bits_per_byte"):
+        for column in ("ce", "bits_per_byte"):
             assert row[column] == pytest.approx(np.mean([run[column] for run in own]))
+        assert row["ppl"] == pytest.approx(math.exp(row["ce"]))
+        words = np.mean([run["nll"] / run["words"] for run in own])
+        assert row["word_ppl"] == pytest.approx(math.exp(words))
     # L-05: deeper than trained is allowed, and marked.
     text = (out / "depth.md").read_text()
     assert "k = 5†" in text and "k = 4†" not in text and "extrapolation" in text
+
+
+def test_exits_that_token_frequencies_beat_are_marked(made: tuple[Study, Path, Path], tmp_path):
+    """A perplexity above a unigram model's is no result of depth; it must not pass for one."""
+    _, collected, out = made
+    for path in collected.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    baselines = pd.read_csv(tmp_path / "baselines.csv")
+    limit = 60.0  # between the second and the third exit of terminal-rms
+    baselines.loc[baselines["baseline"] == "unigram", ["ce", "ppl"]] = [math.log(limit), limit]
+    baselines.to_csv(tmp_path / "baselines.csv", index=False)
+    for name in ("main", "depth", "loss-placement", "variable-depth"):
+        assert "‡" not in (out / f"{name}.md").read_text()
+        tables.write(name, tmp_path, tmp_path / "out")
+        text = (tmp_path / "out" / f"{name}.md").read_text()
+        assert ("‡ No better than a unigram model." in text) == (name != "main")
+        assert "Validation perplexity without any context" in text and "60.0 (unigram)" in text
+        assert r"$\ddagger$" in (tmp_path / "out" / f"{name}.tex").read_text() or name == "main"
+    rows = (tmp_path / "out" / "loss-placement.md").read_text().splitlines()
+    (row,) = [r for r in rows if r.startswith("| 44m | terminal | terminal-rms |")]
+    assert [cell.endswith("‡") for cell in row.strip("| ").split(" | ")[4:]] == [
+        True, True, False, False
+    ]  # fmt: skip
 
 
 def test_norms_tell_loop_1_from_the_rest(made: tuple[Study, Path, Path]):

@@ -61,10 +61,12 @@ def test_radial_keeps_paths_and_sources_apart(made: tuple[Study, Path, Path]):
             for f in each(study, "perloop-rms-penalty", "gradients.csv")
         ]
         row = table.query(f"cell == 'perloop-rms-penalty' and {chosen}").squeeze()
-        assert row["cos_abs_mean"] == pytest.approx(np.mean(own))
-        assert row["cos_abs_mean_ci"] == pytest.approx(2.48414 * np.std(own, ddof=1), rel=1e-5)
+        logs = np.log(own)
+        assert row["cos_abs_mean"] == pytest.approx(np.exp(logs.mean()))
+        half = np.log(row["cos_abs_mean_high"] / row["cos_abs_mean_low"]) / 2
+        assert half == pytest.approx(2.48414 * np.std(logs, ddof=1), rel=1e-5)
     row = shown(out, "radial", "perloop-rms")
-    assert row[3].startswith("9.5e-17 ±") and row[8] == "—"
+    assert row[3].startswith("9.5e-17 [") and row[8] == "—"
     assert shown(out, "radial", "perloop-rms-penalty")[8].startswith("0.8")
     # The chance level of |cos| at d = 512 (paper.md: 0.035).
     assert row[9] == "0.0353"
@@ -220,7 +222,7 @@ def test_initializations_stand_side_by_side(tmp_path: Path):
     assert list(table.index[:2]) == [("perloop-rms", "default"), ("perloop-rms", "0.02")]
     assert len(table) == 8
     norms = pd.read_csv(tmp_path / "c" / "norms.csv").query("k == 4").groupby("cell")["l2_mean"]
-    expected = norms.mean()
+    expected = norms.apply(lambda x: np.exp(np.log(x).mean()))
     assert table.loc[("perloop-raw", "0.02"), "norm"] == pytest.approx(
         expected["perloop-raw-std0.02"]
     )
