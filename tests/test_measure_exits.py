@@ -11,7 +11,7 @@ import torch
 import reference_model as plain
 from blindspot import corpus, heads, tokenizer
 from blindspot.measure import exits
-from blindspot.measure.subject import windows
+from blindspot.measure.subject import token_nll, windows
 from blindspot.spec import DataSpec, LocalCorpus, Windows
 from blindspot.tokens import Tokens, build
 from measuring import ToyTokens, parameters, subject, table
@@ -250,9 +250,9 @@ def test_a_thousandfold_state_moves_raw_exits_alone(cell):
     s = subject(cell, torch.float32)
     ids = torch.from_numpy(windows(s.tokens.split("test"), 12, 48))
     state = s.model(ids[:, :-1])[2]
-    before = exits.token_nll(s.model, state, 2, ids[:, 1:])
+    before = token_nll(s.model, state, 2, ids[:, 1:])
     for factor in (1e2, 1e3, 1e5):
-        after = exits.token_nll(s.model, factor * state, 2, ids[:, 1:])
+        after = token_nll(s.model, factor * state, 2, ids[:, 1:])
         assert bool(torch.isfinite(after).all()) and after.dtype == torch.float32
         assert torch.allclose(after, before, rtol=1e-4) == (cell == "perloop-rms")
 

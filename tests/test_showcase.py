@@ -1,6 +1,8 @@
 """The page of a study and the report's pages: the tables' own values, live links, equal bytes."""
 
+import math
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 from docutils.core import publish_doctree
 
 import synthetic
-from blindspot import claims, figures, showcase, tables, typeset
+from blindspot import claims, figures, showcase, summary, tables, typeset
 from blindspot.catalogue import FIGURES, TABLES
 from blindspot.collect import collect
 from blindspot.errors import BlindspotError
@@ -68,6 +70,23 @@ def test_the_page_shows_each_table_and_caption_as_it_is(results: Path):
         assert line in page
     # What is missing is said where a reader begins.
     assert "Not shown: perloop-raw at 44m (seed 101: not trained)" in page.splitlines()[2]
+
+
+def test_one_perplexity_for_one_number(results: Path, tmp_path: Path):
+    """In short and in the tables: exp of the mean CE, and what to think of a bad one."""
+    main = (results / "tables" / "main.md").read_text().splitlines()
+    (row,) = [line for line in main if "| perloop-rms |" in line]
+    shown = float(row.strip("| ").split(" | ")[6].split(" [")[0])
+    short = summary.summary(results).splitlines()
+    (line,) = [line for line in short if "loops 2 to 4 of perloop-rms" in line]
+    assert float(line.rpartition(" to ")[2]) == pytest.approx(shown, abs=0.05)
+    (tmp_path / "tables").symlink_to(results / "tables")
+    shutil.copytree(results / "collected", tmp_path / "collected")
+    baselines = pd.read_csv(tmp_path / "collected" / "baselines.csv")
+    baselines.loc[baselines["baseline"] == "unigram", "ce"] = math.log(5.2)
+    baselines.to_csv(tmp_path / "collected" / "baselines.csv", index=False)
+    marked = [x for x in summary.summary(tmp_path).splitlines() if "no better than a unigram" in x]
+    assert len(marked) == 1 and "perloop-rms" in marked[0] and marked[0].endswith("(5.2)")
 
 
 def test_equal_results_give_equal_bytes(results: Path):

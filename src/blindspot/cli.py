@@ -116,7 +116,7 @@ def measure(
     device: Device = "auto",
     threads: Threads = 1,
 ) -> None:
-    """Measure a trained run: cross-entropy at every depth, norms."""
+    """Measure a trained run: every exit, norms, gradients, updates, clamps, halting."""
     from blindspot.measure.run import Job
     from blindspot.measure.run import measure as measure_run
     from blindspot.spec import Measurement, RunSpec

@@ -20,6 +20,11 @@ def summary(results: Path) -> str:
         for row in _read(results / "tables" / "depth.csv")
         if row["split"] == "validation" and row["protocol"] == "full"
     ]
+    limit = next(
+        float(row["ce"])
+        for row in _read(results / "collected" / "baselines.csv")
+        if (row["split"], row["baseline"]) == ("validation", "unigram")
+    )
     lines = []
     for size in dict.fromkeys(row["size"] for row in main):
         # A cell without a finished run has its row, with nothing in it.
@@ -39,6 +44,8 @@ def summary(results: Path) -> str:
                 f"  {size}: loops 2 to {loops} of {cell} change perplexity from "
                 f"{_ppl(ce[1])} to {_ppl(ce[loops])}"
             )
+            if min(ce.values()) >= limit:
+                lines[-1] += f", no better than a unigram model ({_ppl(limit)})"
     return "\n".join(lines)
 
 

@@ -24,8 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from blindspot.measure.exits import token_nll
-from blindspot.measure.subject import Row, Subject, number
+from blindspot.measure.subject import Row, Subject, number, token_nll
 
 SPLIT = "validation"
 COLUMNS = (

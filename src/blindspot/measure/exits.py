@@ -34,11 +34,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from blindspot.heads import token_cross_entropy
-from blindspot.measure.subject import Row, Subject, number
-from blindspot.model import LoopedLM
+from blindspot.measure.subject import Row, Subject, number, token_nll
 from blindspot.spec import Windows
 from blindspot.tokens import Tokens
 from blindspot.windows import count, scoring
@@ -119,11 +116,6 @@ def plan_of(tokens: int, windows: Windows, min_context: int) -> Plan:
     first["paper"][np.searchsorted(starts, paper)] = 0
     first["release-figure"][np.searchsorted(starts, paper[:RELEASE_WINDOWS])] = 0
     return Plan(length, starts, first)
-
-
-def token_nll(model: LoopedLM, state: Tensor, k: int, targets: Tensor) -> Tensor:
-    """NLL in nats of each target (...) from H_k (..., d): shape of targets, float32 or better."""
-    return token_cross_entropy(model.embedding.weight, model.readout(state, k), targets)
 
 
 @torch.no_grad()

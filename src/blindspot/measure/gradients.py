@@ -40,8 +40,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from blindspot.measure.exits import token_nll
-from blindspot.measure.subject import Row, Subject, number
+from blindspot.measure.subject import Row, Subject, number, token_nll
 from blindspot.model import LoopedLM
 from blindspot.objective import supervised
 from blindspot.spec import Objective

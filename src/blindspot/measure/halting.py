@@ -45,8 +45,7 @@ from torch import Tensor
 from blindspot import provenance
 from blindspot.errors import BlindspotError
 from blindspot.measure import frozen
-from blindspot.measure.exits import token_nll
-from blindspot.measure.subject import Ids, Row, Subject, number
+from blindspot.measure.subject import Ids, Row, Subject, number, token_nll
 
 CALIBRATION, SCORED = "validation", "test"
 COLUMNS = (

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from blindspot.errors import BlindspotError
+from blindspot.heads import token_cross_entropy
 from blindspot.model import LoopedLM, RMSNorm
 from blindspot.spec import Measurement, RunSpec
 from blindspot.tokens import Tokens
@@ -76,6 +77,11 @@ class Subject:
         for at in range(0, len(rows), size):
             ids = torch.from_numpy(rows[at : at + size]).to(self.device)
             yield ids[:, :-1], ids[:, 1:]
+
+
+def token_nll(model: LoopedLM, state: Tensor, k: int, targets: Tensor) -> Tensor:
+    """NLL in nats of each target (...) from H_k (..., d): shape of targets, float32 or better."""
+    return token_cross_entropy(model.embedding.weight, model.readout(state, k), targets)
 
 
 def without_eps(model: LoopedLM) -> LoopedLM:
