@@ -286,7 +286,7 @@ def _shown(ours: Summary | None, quantity: Quantity) -> str:
     if ours is None:
         return ABSENT
     back = exp if quantity.log else float
-    return interval(*(back(x) for x in (ours.mean, ours.low, ours.high)), quantity.decimals)
+    return interval(back(ours.mean), back(ours.low), back(ours.high), quantity.decimals)
 
 
 def write(collected: Path, out: Path) -> None:
@@ -297,7 +297,7 @@ def write(collected: Path, out: Path) -> None:
         ledger.to_csv(temporary, index=False, lineterminator="\n")
     shown, note = _shown_ledger(c, ledger)
     shown_verdicts = [v for v in ledger["verdict"] if v != "one seed"]
-    counts = f"{_counts(shown_verdicts) or 'one seed, so no verdict'}."
+    counts = f"{_counts(shown_verdicts or ['one seed'])}."
     write_text(out / "claims.md", f"# Claims\n\n{counts}\n\n{markdown(shown, note)}")
     write_text(out / "claims.html", page(CLAIMS.title, shown, f"{counts} {note}"))
 
