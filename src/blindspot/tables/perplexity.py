@@ -1,9 +1,10 @@
 """The table of perplexity in every unit: by token, by word of the original, by byte."""
 
+import numpy as np
 import pandas as pd
 
 from blindspot.collected import Collected
-from blindspot.tables.table import KEYS, Table, every_cell, lead, means, spreads
+from blindspot.tables.table import KEYS, Table, every_cell, lead, means, spreads, weak, weak_note
 from blindspot.typeset import number
 
 #: Columns of exits.csv, their headers, decimals.
@@ -43,13 +44,15 @@ def perplexity(c: Collected) -> Table:
     }
     for unit, (header, decimals) in UNITS.items():
         texts = spreads(data, unit, decimals)
-        marked = unit != "ppl"
-        shown[header] = [t + m if marked else t for t, m in zip(texts, marks, strict=True)]
+        if unit == "ppl":
+            shown[header] = weak(c, texts, np.log(data["ppl"]), shown["Split"])
+        else:
+            shown[header] = [t + m for t, m in zip(texts, marks, strict=True)]
     shown["UNK"] = [f"{number(100 * share)} %" for share in data["unk_rate"]]
-    note = ""
+    notes = [weak_note(shown[UNITS["ppl"][0]])]
     if any(marks):
-        note = (
+        notes.append(
             f"{MARK} Not comparable with other tokenizers: this one loses text, so its words and "
             f"bytes are those of an easier text."
         )
-    return Table(data, pd.DataFrame(shown), note)
+    return Table(data, pd.DataFrame(shown), " ".join(note for note in notes if note))

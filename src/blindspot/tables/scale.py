@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from blindspot.collected import Collected
-from blindspot.tables.table import KEYS, Table, every_cell, lead, means, spreads
+from blindspot.tables.table import KEYS, Table, every_cell, lead, means, spreads, weak, weak_note
 from blindspot.typeset import ABSENT, number
 
 
@@ -106,11 +106,11 @@ def initialization(c: Collected) -> Table:
             "Cell": data["cell"],
             "Initialization": data["init"],
             "Seeds": data["seeds"].map(str),
-            "PPL": spreads(data, "ppl"),
+            "PPL": weak(c, spreads(data, "ppl"), np.log(data["ppl"]), ["validation"] * len(data)),
             "CE gain": spreads(data, "ce_gain", 3),
             "Norm H_0": spreads(data, "norm_0"),
             "Norm H_1": spreads(data, "norm_1"),
             f"Norm H_{c.loops}": spreads(data, "norm"),
         }
     )
-    return Table(data, shown)
+    return Table(data, shown, weak_note(shown["PPL"]))
