@@ -17,7 +17,7 @@ help:
 	@echo "make env    the environment alone, in $(VENV)/"
 	@echo "make lint   ruff, snakefmt, mypy, snakemake --lint"
 	@echo "make lock   resolve the dependencies anew into envs/"
-	@echo "make clean  remove what the demo made (results/demo and its state in work/)"
+	@echo "make clean  remove what the demo made (results/demo and its runs in work/)"
 
 env: $(VENV)/run.ok
 
@@ -65,6 +65,10 @@ lint: $(VENV)/dev.ok
 lock: $(VENV)/python.ok
 	$(BIN)/python envs/lock.py
 
+# States of the demo's runs, but for those that another study of yours has results of.
 clean:
+	@for run in $$(cd results/demo/runs 2>/dev/null && ls -d */*/*); do \
+		set -- $$(ls -d results/*/runs/$$run | grep -v '^results/example/'); \
+		[ $$# -gt 1 ] || rm -rf "work/runs/$$run"; \
+	done
 	rm -rf results/demo
-	rm -rf work/runs/0.1m work/runs/0.2m

@@ -3,6 +3,8 @@
 import json
 import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from blindspot import arguments
 from blindspot.runfiles import RunFiles
 from blindspot.wildcards import RUN, only, only_runs
 from studies import TINY, lay_out, load, snakemake
+from toys import ROOT
 
 NAMES = [f"{size}/c-{cell}/seed{n}-{n:08x}" for n, (size, cell) in enumerate(
     (size, cell) for size in ("1m", "2.0m") for cell in "abc"
@@ -79,6 +82,27 @@ def test_a_run_is_impossible_without_measurement_and_weights(tmp_path, monkeypat
     assert files.impossible() == [names[3]]
     assert files.impossible({names[3]}) == []
     assert files.published() == names[:2]
+
+
+def test_make_clean_takes_the_demos_runs_alone(tmp_path):
+    """Of four trained runs: the demo's own, one it shares with init, and two of other studies."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    own, shared, other, big = (
+        f"0.1m/{cell}/seed42-0000000{n}" for n, cell in enumerate(("a", "b", "c", "d"))
+    )
+    studies = {"demo": [own, shared], "example": [own], "init": [shared, other], "mine": [big]}
+    for study, runs in studies.items():
+        for run in runs:
+            (tmp_path / "results" / study / "runs" / run).mkdir(parents=True)
+            (tmp_path / "work/runs" / run).mkdir(parents=True, exist_ok=True)
+    for _ in range(2):  # the second time there is no demo
+        subprocess.run(["make", "clean"], cwd=tmp_path, check=True, capture_output=True)
+        left = {
+            p.relative_to(tmp_path / "work/runs").as_posix()
+            for p in tmp_path.glob("work/runs/*/*/*")
+        }
+        assert left == {shared, other, big}
+        assert {p.name for p in (tmp_path / "results").iterdir()} == {"example", "init", "mine"}
 
 
 def test_names_with_spaces_reach_every_stage(tmp_path):
