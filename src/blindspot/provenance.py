@@ -70,6 +70,25 @@ def has_gpu() -> bool:
     return any(Path(p).exists() for p in ("/dev/nvidia0", "/dev/nvidiactl", "/dev/kfd"))
 
 
+def kind(device: str) -> str:
+    """`cpu` or `cuda`: what a study's `device` is on this machine."""
+    return ("cuda" if has_gpu() else "cpu") if device == "auto" else device
+
+
+def has_bf16() -> bool | None:
+    """Whether this processor multiplies in bfloat16; elsewhere torch emulates it, many times as
+    slowly as float32. None where the system does not tell."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    for line in text.splitlines():
+        name, _, flags = line.partition(":")
+        if name.strip() in ("flags", "Features"):  # of x86, of ARM
+            return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags.split())
+    return None
+
+
 def device_name(device: Any) -> str:
     """The model name of a torch device: of the GPU, or of the processor."""
     import torch

@@ -118,6 +118,22 @@ def has_gpu() -> bool:
     return bool(visible_gpus(os.environ))
 
 
+def slow_precision() -> str:
+    """What to say where bf16 is asked of a processor that must emulate it."""
+    on_cpu = on_this_machine() and provenance.kind(device()) == "cpu"
+    if (
+        not on_cpu
+        or study.config.training.precision != "bf16"
+        or provenance.has_bf16() is not False
+    ):
+        return ""
+    return (
+        f"training.precision is bf16, which this processor ({provenance.processor()}) has no "
+        f"instructions for: a step takes about ten times as long as in float32. For the CPU set "
+        f"training.precision: float32 in the study file (other runs, since it is in their hash)"
+    )
+
+
 def start() -> None:
     """Refuse before the first job what would fail in every job."""
     jobs = Counter(job.rule.name for job in workflow.dag.needrun_jobs())
@@ -131,6 +147,8 @@ def start() -> None:
             f"in the config (a paper-size run takes weeks)."
         )
     if heavy:
+        if slow := slow_precision():
+            logger.warning(slow)
         logger.info(outlook())
     for job in workflow.dag.needrun_jobs():
         if job.rule.name == "train" and job.wildcards.run in REMADE:
