@@ -209,10 +209,10 @@ ROWS = {
     "a fresh clone with the results": Row(clone, published),
     "`collected/` deleted": Row(lose("results/tiny/collected"), published),
     "a comment in `model.py`": Row(
-        source("model.py", "import", "# A comment.\nimport"), none, **SOURCE
+        source("model.py", "\nimport", "\n# A comment.\nimport"), none, **SOURCE
     ),
     "the look of figures (`style.py`)": Row(
-        source("style.py", "import", "# Another look.\nimport"),
+        source("style.py", "\nimport", "\n# Another look.\nimport"),
         lambda where, fresh: {j for j in fresh if j.startswith("figure")} | documents(where, fresh),
         **SOURCE,
     ),

@@ -28,6 +28,7 @@ from blindspot.revisions import (
     THROUGHPUT_REVISION,
     TRAINING_REVISION,
 )
+from blindspot.runfiles import RunFiles
 from blindspot.sources import SOURCES, THROUGHPUT, Context, finite
 from blindspot.study import Run, Study
 
@@ -172,9 +173,9 @@ def _throughput(study: Study, origins: list[dict[str, Any]]) -> tuple[pd.DataFra
     """
     frames: list[pd.DataFrame] = []
     untimed: list[str] = []
-    c = study.config
+    c, files = study.config, RunFiles(study)
     for size in c.sizes:
-        path = study.results / "throughput" / f"{size}-{study.throughput_hash(size)}.csv"
+        path = files.throughput(size)
         if not path.exists():
             untimed.append(size)
             continue

@@ -14,6 +14,7 @@ from blindspot.diff import differences, shown
 from blindspot.inventory import Record
 from blindspot.progress import Progress, progress
 from blindspot.revisions import MEASUREMENT_REVISION
+from blindspot.runfiles import RunFiles
 from blindspot.spec import canonical
 from blindspot.study import Run, Study
 
@@ -36,7 +37,7 @@ class Plan:
     """What is to be done for a study, and the records that reasons and times are drawn from."""
 
     def __init__(self, study: Study) -> None:
-        self.study = study
+        self.study, self.files = study, RunFiles(study)
         self._near: dict[str, tuple[Record | None, dict[str, tuple[Any, Any]]]] = {}
 
     @cached_property
@@ -61,25 +62,23 @@ class Plan:
     @cached_property
     def runs(self) -> list[Planned]:
         remade = {run.name for run in self.study.remade}
-        results = self.study.results / "runs"
         todo = [
             run
             for run in self.study.runs
-            if run.name not in remade and not (results / run.name / "run.json").exists()
+            if run.name not in remade and not self.files.finished(run.name).exists()
         ]
         # All together: Slurm is asked once, if at all.
         started = {found.run.name: found for found in progress(self.study, todo)}
         return [self._planned(run, started.get(run.name), remade) for run in self.study.runs]
 
     def _planned(self, run: Run, started: Progress | None, remade: Collection[str]) -> Planned:
-        folder = self.study.results / "runs" / run.name
         if run.name in remade:
             return Planned(run, "train", 1.0)
         if started is None:
-            if (folder / self.study.config.measurement.folder / "measure.json").exists():
+            if self.files.measured(run.name).exists():
                 return Planned(run, "cached", 0.0)
-            state = self.study.work / "runs" / run.name / "weights.safetensors"
-            return Planned(run, "measure" if state.exists() else "impossible", 0.0)
+            possible = self.files.weights(run.name).exists()
+            return Planned(run, "measure" if possible else "impossible", 0.0)
         if started.state == "trained":
             return Planned(run, "train", 0.0)
         saved = sorted((self.study.work / "runs" / run.name).glob("step-*.safetensors"))
@@ -88,12 +87,10 @@ class Plan:
 
     def untimed(self) -> list[str]:
         """Sizes whose throughput is to be timed."""
-        where = self.study.results / "throughput"
         return [
             size
             for size in self.study.config.sizes
-            if self.study.config.reuse is False
-            or not (where / f"{size}-{self.study.throughput_hash(size)}.csv").exists()
+            if self.study.config.reuse is False or not self.files.throughput(size).exists()
         ]
 
     # Reasons.

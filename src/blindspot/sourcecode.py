@@ -74,7 +74,7 @@ def _text(path: Path) -> str:
 def _imports(path: Path, package: str) -> tuple[str, ...]:
     """What the file imports of `package`, as if every imported name were a module."""
     found: list[str] = []
-    todo: list[ast.AST] = [ast.parse(_text(path))]
+    todo: list[ast.AST] = [ast.parse(_text(path), str(path))]
     while todo:
         node = todo.pop()
         if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
@@ -86,5 +86,6 @@ def _imports(path: Path, package: str) -> tuple[str, ...]:
         else:
             # Statements alone: half the time of a look at every expression.
             for part in ("body", "orelse", "finalbody", "handlers", "cases"):
-                todo += part if isinstance(part := getattr(node, part, []), list) else []
+                members = getattr(node, part, [])  # a lambda's body is no list
+                todo += members if isinstance(members, list) else []
     return tuple(name for name in found if name.split(".")[0] == package)

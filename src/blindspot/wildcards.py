@@ -19,7 +19,7 @@ def only_runs(names: Collection[str], known: Collection[str]) -> str:
     if len({hash_of(name) for name in known}) < len(known):
         return only(names)
     chosen, others = set(names), set(known) - set(names)
-    fewer = "|".join(sorted(map(hash_of, min(chosen, others, key=len))))
+    fewer = "|".join(sorted(map(hash_of, chosen if len(chosen) <= len(others) else others)))
     if len(chosen) <= len(others):
         return f"{SEED}(?:{fewer})" if chosen else only([])
     return f"(?!.*-(?:{fewer})){RUN}" if others else RUN
