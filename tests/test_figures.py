@@ -4,6 +4,7 @@ user's machine (faults F-04, F-06, F-07, E-01 d, L-05)."""
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 from functools import cache
@@ -16,6 +17,7 @@ import pytest
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from scipy.stats import gmean
 
 import synthetic
 from blindspot import figures, style
@@ -23,6 +25,7 @@ from blindspot.catalogue import FIGURES
 from blindspot.collect import collect
 from blindspot.collected import Collected
 from blindspot.figures import depth, panels
+from blindspot.stats import over_seeds
 
 CELLS = [*synthetic.CELLS, "perloop-rms-interloop"]
 
@@ -60,11 +63,11 @@ def line_of(ax, cell: str, points: int) -> Line2D:
     return line
 
 
-def mean(frame: pd.DataFrame, value: str, **where: object) -> float:
+def geometric(frame: pd.DataFrame, value: str, **where: object) -> float:
     for column, wanted in where.items():
         frame = frame[frame[column] == wanted]
     assert len(frame) == 2  # seeds
-    return frame[value].mean()
+    return math.sqrt(math.prod(frame[value]))
 
 
 def test_every_figure_of_the_catalogue_can_be_drawn():
@@ -78,11 +81,13 @@ def test_perplexities_and_norms_are_those_measured(toy: Path):
         top = drawn("norm-by-loop", toy).axes[0, column]
         for cell in ("perloop-rms", "perloop-raw"):
             expected = [
-                mean(exits, "ppl", size=size, cell=cell, k=k, split="validation", protocol="full")
+                geometric(
+                    exits, "ppl", size=size, cell=cell, k=k, split="validation", protocol="full"
+                )
                 for k in (1, 2, 3, 4)
             ]
             assert line_of(close, cell, 4).get_ydata() == pytest.approx(expected)
-            expected = [mean(norms, "l2_mean", size=size, cell=cell, k=k) for k in (1, 2, 3, 4)]
+            expected = [geometric(norms, "l2_mean", size=size, cell=cell, k=k) for k in range(1, 5)]
             assert line_of(top, cell, 4).get_ydata() == pytest.approx(expected)
 
 
@@ -94,7 +99,7 @@ def test_loop_1_is_drawn_apart(toy: Path):
     assert labels[0] == "$H_0$"
     norms = pd.read_csv(toy / "norms.csv").query("size == '44m' and cell == 'perloop-rms'")
     by_k = norms.pivot(index="seed", columns="k", values="l2_mean")
-    expected = [(by_k[1] / by_k[0]).mean(), (by_k[4] / by_k[1]).mean()]
+    expected = [gmean(by_k[1] / by_k[0]), gmean(by_k[4] / by_k[1])]
     dots = [
         line.get_xdata()[0]
         for line in axes[1, 0].get_lines()
@@ -106,6 +111,10 @@ def test_loop_1_is_drawn_apart(toy: Path):
 def test_frontier_joins_speed_and_perplexity_of_the_same_cell_and_depth(toy: Path):
     exits, speed = pd.read_csv(toy / "exits.csv"), pd.read_csv(toy / "throughput.csv")
     ax = drawn("frontier", toy).axes[0, 1]
+    # Architectures half a percent apart, whose quartiles overlap, stand at one speed.
+    speed["tokens_per_s"] = speed.groupby(["size", "k"])["tokens_per_s"].transform(
+        lambda rates: np.median(rates.unique())
+    )
     for cell in ("perloop-rms", "perloop-rms-interloop"):
         rates = speed[(speed["size"] == "129m") & (speed["cell"] == cell)]
         rates = rates.set_index("k")["tokens_per_s"]
@@ -113,7 +122,9 @@ def test_frontier_joins_speed_and_perplexity_of_the_same_cell_and_depth(toy: Pat
         assert line.get_xdata() == pytest.approx([rates[k] for k in (4, 3, 2, 1)])
         assert line.get_ydata() == pytest.approx(
             [
-                mean(exits, "ppl", size="129m", cell=cell, k=k, split="validation", protocol="full")
+                geometric(
+                    exits, "ppl", size="129m", cell=cell, k=k, split="validation", protocol="full"
+                )
                 for k in (4, 3, 2, 1)
             ]
         )
@@ -147,10 +158,14 @@ def test_points_off_the_scale_are_marked_and_counted(toy: Path):
 
 
 def test_zero_and_infinity_on_a_log_axis():
-    """F-06: 0, 17 and 39,207 with intervals below zero, and an infinite value."""
-    frame = pd.DataFrame(
-        {"cell": ["perloop-rms"] * 4, "k": [1, 2, 3, 4], "y": [0.0, 17.0, 39_207.0, math.inf]}
-    ).assign(y_ci=[1.0, 40.0, 90_000.0, math.nan])
+    """F-06: 0, 17 and 39,207 of seeds that differ by factors, and an infinite value."""
+    values = {1: (0.0, 0.0), 2: (8.5, 34.0), 3: (30_000.0, 51_239.0), 4: (5.0, math.inf)}
+    rows = [
+        {"cell": "perloop-rms", "k": k, "seed": seed, "y": y}
+        for k, pair in values.items()
+        for seed, y in enumerate(pair)
+    ]
+    frame = over_seeds(pd.DataFrame(rows), ["cell", "k"], ["y"], log=["y"])
     ax = Figure().add_subplot()
     ax.set_yscale("log")
     limits = panels.log_limits(frame["y"])
@@ -159,10 +174,12 @@ def test_zero_and_infinity_on_a_log_axis():
     cells = {"perloop-rms": style.KNOWN["perloop-rms"]}
     panels.lines(ax, frame, "k", "y", cells, "interval")
     (line,) = [x for x in ax.get_lines() if len(x.get_xdata()) == 3 and x.get_marker() == "o"]
-    assert list(line.get_ydata()) == pytest.approx([0, 17, 39_207])
-    # The bar of 17 +- 40 stays on the axis, so its point does too.
+    assert list(line.get_ydata()) == pytest.approx([0, 17, 39_207], rel=1e-4)
+    # 8.5 and 34: a linear interval would reach from -141 to 184. Points off the axis have no bar.
     (bars,) = [c.get_segments() for c in ax.collections]
-    assert all(y > 0 for segment in bars for _, y in segment if segment[0][0] in (2, 3))
+    reach = math.exp(12.706 * math.log(2))
+    assert {segment[0][0] for segment in bars} == {2, 3}
+    assert bars[0][:, 1] == pytest.approx([17 / reach, 17 * reach], rel=1e-3)
     ax.set_ylim(limits)
     assert panels.off_scale(ax, frame, "k", "y", cells) == 2
     assert "2 points off the scale" in [text.get_text() for text in ax.texts]
@@ -316,7 +333,7 @@ def test_unknown_cells_have_stable_styles_none_twice():
 def test_captions_say_all(toy: Path):
     for name in FIGURES:
         text = figures.caption(name, toy)
-        spread = {"interval": "8.98", "range": "bands all seeds", "pooled": "are pooled"}[
+        spread = {"interval": "8.98", "range": "bands all seeds", "runs": "One curve a run"}[
             FIGURES[name].spread
         ]
         for part in ("Study paper", "wikitext-103-raw-v1", "2 at 44m, 2 at 129m", spread):
@@ -324,3 +341,29 @@ def test_captions_say_all(toy: Path):
         assert "Not shown" not in text
     assert "Protocol full" in figures.caption("frontier", toy)
     assert re.search(r"NVIDIA H200 at bf16", figures.caption("frontier", toy))
+
+
+def test_a_unigram_model_is_drawn_where_it_can_be_seen(toy: Path):
+    """Its perplexity is 420: above the exits that live, among the dead ones."""
+    axes = drawn("perplexity-by-depth", toy).axes
+
+    def across(ax) -> list[float]:
+        return [x.get_ydata()[0] for x in ax.get_lines() if tuple(x.get_xdata()) == (0, 1)]
+
+    assert across(axes[0, 0]) == pytest.approx([420.0]) and across(axes[1, 0]) == []
+    names = [t.get_text() for t in drawn("perplexity-by-depth", toy).figure.legends[0].get_texts()]
+    assert "unigram model" in names
+    frontier = [t.get_text() for t in drawn("frontier", toy).figure.legends[0].get_texts()]
+    assert "unigram model" not in frontier, "no entry for a line that is not there"
+
+
+def test_models_worse_than_a_unigram_model_are_seen_to_be(toy: Path, tmp_path: Path):
+    shutil.copytree(toy, tmp_path / "c")
+    b = pd.read_csv(toy / "baselines.csv")
+    b.loc[b["baseline"] == "unigram", "ce"] = math.log(30)
+    b.to_csv(tmp_path / "c" / "baselines.csv", index=False)
+    for name, row, at in (("perplexity-by-depth", 1, 30), ("training-curves", 1, math.log(30))):
+        figure = drawn(name, tmp_path / "c")
+        low, high = figure.axes[row, 0].get_ylim()
+        assert low < at < high, name
+        assert "unigram model" in [t.get_text() for t in figure.figure.legends[0].get_texts()]

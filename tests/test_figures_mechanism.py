@@ -12,12 +12,13 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
+from scipy.stats import gmean
 
 import synthetic
 from blindspot import catalogue, figures, style
 from blindspot.collect import collect
 from blindspot.collected import Collected
-from blindspot.figures import interventions, panels, scale, tails
+from blindspot.figures import interventions, mechanism, panels, scale, tails
 from test_figures import visible
 
 CELLS = ["terminal-rms", "perloop-rms", "perloop-raw"]
@@ -53,18 +54,54 @@ def curve(ax: Axes, cell: str, points: int) -> Line2D:
 
 
 def test_survival_against_a_loop_over_tokens():
+    """Two seeds, one with all norms in two bins: each its own curve, fine where bins are not."""
     rng = np.random.default_rng(0)
-    tokens = np.concatenate([rng.lognormal(2, 1, 400), rng.lognormal(2, 1, 300)])
-    place = np.floor(np.log10(tokens) * 50)
-    rows = []
-    for part in (place[:400], place[400:]):  # two seeds: the same bins, counted apart
-        for at, count in zip(*np.unique(part, return_counts=True), strict=True):
-            rows.append({"size": "s", "cell": "c", "low": 10 ** (at / 50), "count": count})
-    found = tails.survival(pd.DataFrame(rows))
-    for norm, share in zip(found["norm"], found["share"], strict=True):
-        above = sum(1 for token in tokens if token >= norm * (1 - 1e-12))
-        assert share == pytest.approx(above / len(tokens))
-    assert found["share"].iloc[0] == 1 and found["share"].is_monotonic_decreasing
+    seeds = {1: rng.lognormal(2, 1, 400), 2: rng.normal(76.2, 0.3, 3000)}
+    rows, norms = [], []
+    for seed, tokens in seeds.items():
+        place = np.floor(np.log10(tokens) * 50)
+        for at, count in zip(*np.unique(place, return_counts=True), strict=True):
+            edges = {"low": 10 ** (at / 50), "high": 10 ** ((at + 1) / 50), "count": count}
+            rows.append({"size": "s", "cell": "c", "seed": seed} | edges)
+        levels = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
+        quantiles = {f"l2_{name}": np.quantile(tokens, q) for name, q in levels.items()}
+        norms.append({"size": "s", "cell": "c", "seed": seed, "tokens": len(tokens)} | quantiles)
+    found = tails.survival(pd.DataFrame(rows), pd.DataFrame(norms))
+    for seed, part in found.groupby("seed"):
+        tokens = seeds[seed]
+        for norm, share in zip(part["norm"], part["share"], strict=True):
+            above = sum(1 for token in tokens if token >= norm * (1 - 1e-12))
+            assert share == pytest.approx(above / len(tokens), abs=1.1 / len(tokens))
+        assert part["share"].iloc[0] == 1
+        assert part["share"].is_monotonic_decreasing and part["norm"].is_monotonic_increasing
+        # A quantile and the largest token, however few the bins.
+        assert {0.5, 0.1, 0.01, 1 / len(tokens)} <= set(part["share"])
+
+
+def test_a_quantile_that_the_counts_refute_is_left_out():
+    hist = pd.DataFrame({"low": [1.0, 2.0], "high": [2.0, 3.0], "count": [9, 1]}).assign(
+        size="s", cell="c", seed=1
+    )
+    quantiles = {"l2_p50": 2.5, "l2_p90": 1.5, "l2_p99": 2.9, "l2_p999": 9.0, "l2_max": 2.9}
+    norms = pd.DataFrame([{"size": "s", "cell": "c", "seed": 1, "tokens": 10} | quantiles])
+    found = tails.survival(hist, norms)
+    # Half of the tokens cannot be at least 2.5 where a tenth is at least 2.
+    assert found[["norm", "share"]].to_numpy().tolist() == [
+        [1.0, 1.0], [1.5, 0.1], [2.0, 0.1], [2.9, 0.1], [2.9, 0.01]
+    ]  # fmt: skip
+
+
+def test_each_seed_has_its_curve(made: Path):
+    """Pooled, three seeds whose norms differ look like a heavy tail that none of them has."""
+    ax = drawn("token-norm-survival", made).axes[0, 0]
+    own = [x for x in ax.get_lines() if to_hex(x.get_color()).upper() == "#D55E00"]
+    assert len(own) == 2
+    h = pd.read_csv(made / "norm_hist.csv").query("cell == 'perloop-rms' and k == 4")
+    first = h[h["seed"] == 42].sort_values("low")
+    share = first["count"][::-1].cumsum()[::-1] / first["count"].sum()
+    drawn_at = dict(zip(own[0].get_xdata(), own[0].get_ydata(), strict=True))
+    for low, expected in zip(first["low"], share, strict=True):
+        assert drawn_at[low] == pytest.approx(expected)
 
 
 def test_first_passing_against_a_loop():
@@ -99,7 +136,7 @@ def test_radial_fractions_are_those_measured(made: Path):
         expected = [
             g.query(f"path == '{path}' and cell == 'perloop-raw' and k == {k}")[
                 "cos_abs_mean"
-            ].mean()
+            ].pipe(gmean)
             for k in depths
         ]
         assert line.get_ydata() == pytest.approx(expected)
@@ -116,7 +153,7 @@ def test_the_update_lemma_is_drawn_along_k_and_at_fixed_u(made: Path):
     check, angular, radial = drawn("update-lemma", made).axes[0]
     u = pd.read_csv(made / "updates.csv").query("cell == 'perloop-rms'").groupby("k")
     assert curve(angular, "perloop-rms", 30).get_ydata() == pytest.approx(
-        u["angular_step_norm_mean"].mean().to_numpy()
+        u["angular_step_norm_mean"].apply(gmean).to_numpy()
     )
     assert curve(radial, "perloop-rms", 30).get_ydata() == pytest.approx(
         u["radial_mean"].mean().to_numpy()
@@ -128,6 +165,48 @@ def test_the_update_lemma_is_drawn_along_k_and_at_fixed_u(made: Path):
     guide = next(x for x in check.get_lines() if to_hex(x.get_color()) == panels.NOTE.lower())
     x, y = guide.get_xdata(), guide.get_ydata()
     assert x[0] * y[0] == pytest.approx(x[1] * y[1])
+
+
+def test_angles_and_norms_are_those_measured(made: Path):
+    figure = drawn("angle", made)
+    successive, away, over = figure.axes[:, 0]
+    u = pd.read_csv(made / "updates.csv").query("cell == 'perloop-rms'")
+    by_k = u.groupby("k")[["angle_mean", "norm_mean"]].agg(gmean).loc[1:3]
+    assert curve(successive, "perloop-rms", 3).get_ydata() == pytest.approx(by_k["angle_mean"])
+    first = u.groupby("k")["angle_from_first_mean"].agg(gmean).loc[1:3]
+    line = curve(away, "perloop-rms", 3)
+    assert line.get_ydata() == pytest.approx(first.to_numpy())
+    assert np.round(line.get_xdata()).tolist() == [2, 3, 4]  # row k of the file ends in H_k+1
+    line = curve(over, "perloop-rms", 3)
+    assert line.get_xdata() == pytest.approx(by_k["norm_mean"])
+    assert line.get_ydata() == pytest.approx(by_k["angle_mean"])
+    for guide in over.get_lines():
+        if to_hex(guide.get_color()).upper() == mechanism.GUIDE["color"]:
+            x, y = guide.get_xdata(), guide.get_ydata()
+            assert x[0] * y[0] == pytest.approx(x[1] * y[1])
+
+
+def test_a_log_that_is_too_coarse_has_no_row_of_first_passings(made: Path):
+    t = pd.read_csv(made / "trajectory.csv").query("split == 'train' and k == 4")
+    assert scale.resolved(t) and drawn("norm-over-training", made).axes.shape == (2, 1)
+    # Of a log at steps 1, 200 and 400 all but one of the norms are first seen at 200.
+    coarse = t[t["step"] % 200 == 0]
+    assert not scale.resolved(coarse)
+    start = coarse.query("step == 200").assign(step=1, norm_mean=40.0)
+    assert not scale.resolved(pd.concat([start, coarse]))
+    assert scale.resolved(t.assign(norm_mean=50.0)), "that none passes is known"
+
+
+def test_marks_of_calibrated_halting_tell_cells_and_variants_without_colour():
+    marks = {
+        (cell, variant): interventions.calibrated_mark(variant, look)
+        for cell, look in style.KNOWN.items()
+        for variant in ("oracle", "realised")
+    }
+    for cell in style.KNOWN:
+        assert marks[cell, "realised"]["marker"] == style.KNOWN[cell].marker
+        assert marks[cell, "realised"]["fillstyle"] == "left"
+        assert "fillstyle" not in marks[cell, "oracle"]
 
 
 def test_clamp_changes_are_those_measured(made: Path):
@@ -175,7 +254,7 @@ def test_two_initializations_side_by_side(tmp_path: Path):
     assert titles == ["44m, default", "44m, N(0, 0.02²)"]
     norms = pd.read_csv(tmp_path / "c" / "norms.csv")
     for column, cell in enumerate(("perloop-rms", "perloop-rms-std0.02")):
-        own = norms[norms["cell"] == cell].query("k >= 1").groupby("k")["l2_mean"].mean()
+        own = norms[norms["cell"] == cell].query("k >= 1").groupby("k")["l2_mean"].apply(gmean)
         # In both columns the cell has one look: only the initialization differs.
         line = curve(figure.axes[0, column], "perloop-rms", 4)
         assert line.get_ydata() == pytest.approx(own.to_numpy())

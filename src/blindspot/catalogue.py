@@ -47,8 +47,8 @@ class Item:
     reads: tuple[str, ...]
     #: Whether a study can have it, by its config; the workflow makes no target of what it cannot.
     when: Callable[["Config"], bool] = always
-    #: Of figures: `interval` draws bars of the t-interval, `range` bands over all seeds, `pooled`
-    #: the tokens of all seeds together.
+    #: Of figures: `interval` draws bars of the t-interval, `range` bands over all seeds, `runs` one
+    #: curve a run.
     spread: str = "interval"
 
     def inputs(self) -> list[str]:
@@ -222,8 +222,20 @@ CLAIMS = Item(
     "Claims",
     "What the paper claims, what it reports, what was measured here (mean over seeds with its "
     "interval), and whether that fulfils a criterion that was written down before. Perplexities "
-    "are of the validation split, protocol full; halting is scored on the test split.",
-    ("exits", "baselines", "norms", "gradients", "updates", "clamp", "halting", "throughput"),
+    "are of the validation split, protocol full, but published ones of the protocol named beside "
+    "them; halting is scored on the test split.",
+    (
+        "exits",
+        "baselines",
+        "norms",
+        "gradients",
+        "updates",
+        "clamp",
+        "halting",
+        "throughput",
+        "trajectory",
+        "timing",
+    ),
 )
 
 FIGURES = _named(
@@ -234,7 +246,8 @@ FIGURES = _named(
         "Top: norm of the state after the last loop, |H_K| (L2 over the width, mean over the "
         "tokens of a training batch), by optimizer step. Bottom: the first logged step at which it "
         "is at least 100, 1,000 or 10,000, mean over the seeds that get there; open where not all "
-        "do.",
+        "do. At the log's first entry after step 1 it is an upper bound; left out where nearly all "
+        "are there.",
         ("trajectory",),
         spread="range",
     ),
@@ -252,10 +265,11 @@ FIGURES = _named(
         "Survival of token norms",
         "Scale",
         "Share of tokens whose state after the last loop is at least so large, both axes "
-        "logarithmic: a power law is straight. From histograms with 50 bins a decade, exact at "
-        "their edges. Norms of zero are not shown.",
-        ("norm_hist",),
-        spread="pooled",
+        "logarithmic: a power law is straight. Exact at the edges of histograms with 50 bins a "
+        "decade and at the quantiles within them; markers at shares of 0.5, 0.1, 0.01, .. of the "
+        "tokens. Norms of zero are not shown.",
+        ("norm_hist", "norms"),
+        spread="runs",
     ),
     Item(
         "radial-fraction",
@@ -272,13 +286,26 @@ FIGURES = _named(
         "update-lemma",
         "Updates against the activity lemma",
         "Mechanism",
-        "Left: at fixed directions and growing s, distance of angular step x s (thick) and of the "
-        "radial increment (thin) from their limits; it must fall as 1/s (fine dots), which checks "
-        "the instrument. Middle and right: both along the loops of the trained model, where s and "
-        "direction change together; flat is what the lemma would have. Loops beyond the trained K "
-        "are shaded. Means over tokens. Triangles at the edge are points off the scale.",
+        "Left: at fixed directions and growing s, distance of angular step x s (markers) and of "
+        "the radial increment (thin, without) from their limits; it must fall as 1/s (fine dots), "
+        "which checks the instrument. Middle and right: both along the loops of the trained model, "
+        "where s and direction change together; flat is what the lemma would have. Loops beyond "
+        "the trained K are shaded. Means over tokens. Triangles at the edge are points off the "
+        "scale.",
         ("updates", "update_fixed"),
         spread="range",
+    ),
+    Item(
+        "angle",
+        "Angle between successive states",
+        "Mechanism",
+        "Top: angle between the states before and after a loop, mean over tokens; the first loop "
+        "(from the embedding) is dotted. Middle: angle between H_1 and the state after loop k: "
+        "what all loops after the first change in a readout that sees directions alone. Bottom: "
+        "the angle of loops 2, 3, .. over the norm s of the state before them, joined in the order "
+        "of the loops; along grey lines it falls as 1/s, as the activity lemma has it at a fixed "
+        "direction. Triangles at the edge are points off the scale.",
+        ("updates",),
     ),
     Item(
         "perplexity-by-depth",
@@ -286,7 +313,8 @@ FIGURES = _named(
         "Depth",
         "Validation perplexity when the state is read after loop k. Top: all cells, logarithmic. "
         "Bottom: the range of the cells that were trained at every exit; triangles at the edge "
-        "are points off the scale. Exits beyond the trained K are shaded and not joined.",
+        "are points off the scale, without their bars. Exits beyond the trained K are shaded and "
+        "not joined. An exit above the unigram model is worse than token frequencies alone.",
         ("exits", "baselines"),
     ),
     Item(
@@ -294,8 +322,9 @@ FIGURES = _named(
         "Measured frontier of perplexity and throughput",
         "Depth",
         "Validation perplexity against measured throughput, one curve a cell over its exits. "
-        "Whiskers across: quartiles of the timings. Shaded: what some measured point beats in "
-        "both speed and perplexity. Triangles at the edge are points off the scale.",
+        "Cells of equal FLOPs at a depth, whose timings overlap, share one speed. Whiskers across: "
+        "quartiles of the timings. Shaded: what some measured point beats in both speed and "
+        "perplexity. Triangles at the edge are points off the scale.",
         ("exits", "baselines", "throughput"),
         spread="range",
     ),
@@ -313,9 +342,9 @@ FIGURES = _named(
         "Halting: perplexity against mean loops",
         "Depth",
         "Perplexity on test relative to depth K against mean loops, as the threshold on margin "
-        "(top) or entropy (bottom) moves: curves are the oracle's. Markers: thresholds calibrated "
-        "on validation for the target, oracle and realised (crosses). Curves that leave by the top "
-        "go on above.",
+        "(top) or entropy (bottom) moves: curves are the oracle's. Large markers: thresholds "
+        "calibrated on validation for the target, scored as oracle (black edge) and as realised "
+        "(half filled). Curves that leave by the top go on above.",
         ("halting", "halting_curve"),
         spread="range",
     ),
@@ -326,7 +355,7 @@ FIGURES = _named(
         "Cross-entropy (nats a token) at the last loop on the validation windows of the training "
         "log, by optimizer step and by training FLOPs; at the fine dots the cheapest cell ends, "
         "and all can be compared at equal FLOPs. The steep first fifth may leave the panel.",
-        ("trajectory", "timing"),
+        ("trajectory", "timing", "baselines"),
         spread="range",
     ),
     Item(

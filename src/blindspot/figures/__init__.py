@@ -30,6 +30,7 @@ DRAWN: dict[str, Callable[[Collected], Panels]] = {
     "token-norm-survival": tails.token_norm_survival,
     "radial-fraction": mechanism.radial_fraction,
     "update-lemma": mechanism.update_lemma,
+    "angle": mechanism.angle,
     "perplexity-by-depth": depth.perplexity_by_depth,
     "frontier": depth.frontier,
     "clamp": interventions.clamp,
@@ -55,10 +56,11 @@ def caption(name: str, collected: Path) -> str:
     item, c = FIGURES[name], Collected(collected)
     parts = [item.caption, c.about(), c.seeds()]
     parts += c.scored(item.reads)
-    if item.spread == "pooled":
-        parts.append("Tokens of all seeds are pooled.")
+    if item.spread == "runs":
+        parts.append("One curve a run.")
     elif item.spread == "range":
-        parts.append("Lines are means over seeds, bands all seeds.")
+        kinds = "of logarithms for what is positive and spreads by factors"
+        parts.append(f"Lines are means over seeds ({kinds}), bands all seeds.")
     else:
         parts += ["Lines are means over seeds.", c.interval()]
     parts += [c.machine(), c.untimed()] if "throughput" in item.reads else []

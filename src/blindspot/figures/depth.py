@@ -1,11 +1,11 @@
 """Figures of what depth buys: perplexity by exit, and the frontier against throughput."""
 
 from functools import partial
+from math import exp
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter, NullLocator
 
 from blindspot.collected import Collected
@@ -13,6 +13,7 @@ from blindspot.figures.panels import (
     DODGE,
     NOTE,
     Panels,
+    key,
     lines,
     log_axis,
     log_limits,
@@ -20,7 +21,9 @@ from blindspot.figures.panels import (
     nothing,
     off_scale,
     panels,
+    unigram,
 )
+from blindspot.speeds import speeds
 from blindspot.stats import over_seeds
 
 #: Perplexities this far above the best are dead exits: a linear panel leaves them off its scale.
@@ -28,14 +31,16 @@ FAR = 3.0
 
 
 def exits(collected: Collected, split: str = "validation", protocol: str = "full") -> pd.DataFrame:
-    """Perplexity by size, cell and depth: mean over seeds with its interval."""
+    """Perplexity by size, cell and depth: geometric mean over seeds (exp of the mean CE) with its
+    interval."""
     e = collected.frame("exits")
     e = e[(e["split"] == split) & (e["protocol"] == protocol)]
-    return over_seeds(e, ["size", "cell", "k"], ["ppl"])
+    return over_seeds(e, ["size", "cell", "k"], ["ppl"], log=["ppl"])
 
 
 def live_limits(collected: Collected, part: pd.DataFrame) -> tuple[float, float]:
-    """Linear limits around the exits that were trained and are not far above the best one."""
+    """Linear limits around the exits that were trained and are not far above the best one; a
+    unigram model that is better than all of them is in, too."""
     dead = part["cell"].map(collected.terminal) & (part["k"] != collected.loops)
     trained = part[~dead]
     finite = trained[np.isfinite(trained["ppl"])]
@@ -44,8 +49,11 @@ def live_limits(collected: Collected, part: pd.DataFrame) -> tuple[float, float]
     near = finite[finite["ppl"] <= FAR * finite["ppl"].min()]
     # A wide interval of few seeds must not squeeze the curves: it may leave the panel.
     room = near["ppl"].max() - near["ppl"].min()
-    ci = near["ppl_ci"].fillna(0).clip(upper=max(room, 0.02 * near["ppl"].min()) / 2)
-    low, high = float((near["ppl"] - ci).min()), float((near["ppl"] + ci).max())
+    reach = max(room, 0.02 * near["ppl"].min()) / 2
+    bottom = near["ppl_low"].fillna(near["ppl"]).clip(lower=near["ppl"] - reach)
+    top = near["ppl_high"].fillna(near["ppl"]).clip(upper=near["ppl"] + reach)
+    low, high = float(bottom.min()), float(top.max())
+    low = np.fmin(low, exp(collected.baseline("unigram")))  # NaN where it is not known
     margin = 0.08 * (high - low) or 0.05 * high
     return low - margin, high + 1.6 * margin
 
@@ -54,7 +62,8 @@ def perplexity_by_depth(collected: Collected) -> Panels:
     """PPL at k = 1.., logarithmic over all cells, and close up on the live exits."""
     mean = exits(collected)
     figure = panels(collected, collected.sizes, [1.75, 2.1])
-    limits = log_limits(mean["ppl"])
+    known = pd.Series([exp(collected.baseline("unigram"))])
+    limits = log_limits(pd.concat([mean["ppl"], known]))
     for column, size in enumerate(collected.sizes):
         part = mean[mean["size"] == size]
         whole, close = figure.axes[:, column]
@@ -76,13 +85,13 @@ def perplexity_by_depth(collected: Collected) -> Panels:
         close.set_xlabel("exit after loop k")
     for ax in figure.axes[:, 0]:
         ax.set_ylabel("perplexity")
-    figure.legend(mean["cell"])
+    figure.legend(mean["cell"], unigram(figure.axes.flat, exp(collected.baseline("unigram"))))
     return figure
 
 
 def frontier(collected: Collected) -> Panels:
     """Measured PPL against measured tokens/s of the same cell and depth."""
-    speed = collected.frame("throughput")
+    speed = speeds(collected)
     speed = speed[["size", "cell", "k", *(f"tokens_per_s{q}" for q in ("", "_q25", "_q75"))]]
     points = exits(collected).merge(speed, on=["size", "cell", "k"])
     sizes = [size for size in collected.sizes if size in set(points["size"])]
@@ -92,7 +101,8 @@ def frontier(collected: Collected) -> Panels:
     for ax, size in zip(figure.axes[0], sizes, strict=True):
         part = points[points["size"] == size]
         ax.set_xscale("log")
-        ax.set_xlim(log_limits(part["tokens_per_s"], room=0.09))
+        reach = pd.concat([part["tokens_per_s_q25"], part["tokens_per_s_q75"]])
+        ax.set_xlim(log_limits(reach, room=0.05))
         ax.set_ylim(live_limits(collected, part))
         held = ax.get_ylim()
         _dominated(ax, part)
@@ -107,8 +117,9 @@ def frontier(collected: Collected) -> Panels:
         ax.set(xlabel="tokens/s", ylabel="")
         _depth_labels(ax, part)
     figure.axes[0, 0].set_ylabel("perplexity")
-    shade = Line2D([], [], color="#E2E2E2", linewidth=6, label="dominated")
-    figure.legend(points["cell"], [shade])
+    shade = key("dominated", color="#E2E2E2", linewidth=6)
+    known = unigram(figure.axes.flat, exp(collected.baseline("unigram")))
+    figure.legend(points["cell"], [shade, *known])
     return figure
 
 

@@ -1,5 +1,7 @@
 """Figure: is it the initialization? One column a size and initialization, the same cells in all."""
 
+from math import exp
+
 import pandas as pd
 
 from blindspot.collected import Collected
@@ -14,6 +16,7 @@ from blindspot.figures.panels import (
     nothing,
     off_scale,
     panels,
+    unigram,
 )
 from blindspot.stats import over_seeds
 
@@ -30,7 +33,7 @@ def initialization(collected: Collected) -> Panels:
         for size, label in columns
     ]
     n = collected.frame("norms").query("split == 'validation'")
-    norm = over_seeds(n, ["size", "cell", "k"], ["l2_mean"])
+    norm = over_seeds(n, ["size", "cell", "k"], ["l2_mean"], log=["l2_mean"])
     ppl = exits(collected)
     ppl = ppl[ppl["k"] <= collected.loops]
     figure = panels(collected, titles, [1.9, 2.0])
@@ -60,7 +63,7 @@ def initialization(collected: Collected) -> Panels:
         bottom.set(xlabel="after loop k", ylabel="")
     figure.axes[0, 0].set_ylabel("norm of the state")
     figure.axes[1, 0].set_ylabel("perplexity")
-    figure.legend(list(pairs))
+    figure.legend(list(pairs), unigram(figure.axes[1], exp(collected.baseline("unigram"))))
     return figure
 
 

@@ -1,22 +1,25 @@
 """Figures of interventions: clamped scale, and halting."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
-from matplotlib.lines import Line2D
 
 from blindspot.collected import Collected
 from blindspot.figures.panels import (
     DODGE,
+    DOTS,
     NOTE,
     Panels,
+    key,
     lines,
     loop_axis,
     off_scale,
     panels,
     symlog_axis,
 )
-from blindspot.stats import over_seeds
-from blindspot.tables.mechanism import EQUIVALENT
+from blindspot.stats import EQUIVALENT, over_seeds
+from blindspot.style import CellStyle
 
 #: Relative perplexity up to which halting is drawn: dead exits lie far above.
 TOP = 1.12
@@ -41,7 +44,7 @@ def clamp(collected: Collected) -> Panels:
             loop_axis(ax, list(range(1, collected.loops + 1)), collected.loops)
             ax.set(xlabel="exit after loop k" if row else "", ylabel="")
         figure.axes[row, 0].set_ylabel(f"change of CE,\n{label}")
-    shade = Line2D([], [], color="#E2E2E2", linewidth=6, label=f"± {EQUIVALENT:g} nats")
+    shade = key(f"± {EQUIVALENT:g} nats", color="#E2E2E2", linewidth=6)
     figure.legend(mean["cell"], [shade])
     return figure
 
@@ -63,12 +66,25 @@ def on_grid(curve: pd.DataFrame, loops: int) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 
+def calibrated_mark(variant: str, look: CellStyle) -> dict[str, Any]:
+    """The cell's marker, large: with a black edge for the oracle, half filled for the realised."""
+    mark: dict[str, Any] = {"marker": look.marker, "markersize": 6.5, "linestyle": "none"}
+    if variant == "realised":
+        half = {"fillstyle": "left", "markerfacecolor": look.color, "markerfacecoloralt": "white"}
+        return mark | half | {"markeredgecolor": look.color}
+    face = look.color if look.filled else "white"
+    return mark | {"markerfacecolor": face, "markeredgecolor": "black", "markeredgewidth": 1.3}
+
+
 def halting(collected: Collected) -> Panels:
     """Relative perplexity over mean loops: the oracle's curve, and the calibrated points."""
     curve, points = collected.frame("halting_curve"), collected.frame("halting")
     figure = panels(collected, collected.sizes, [1.9, 1.9])
     mean_points = over_seeds(
-        points, ["size", "cell", "score", "variant"], ["mean_loops", "relative_ppl"]
+        points,
+        ["size", "cell", "score", "variant"],
+        ["mean_loops", "relative_ppl"],
+        log=["relative_ppl"],
     )
     for row, score in enumerate(("margin", "entropy")):
         every = on_grid(curve[curve["score"] == score], collected.loops)
@@ -81,30 +97,24 @@ def halting(collected: Collected) -> Panels:
             ax.set_xlim(0.9, collected.loops + 0.1)
             held = ax.get_ylim()
             target = collected.study["measurement"]["halting_target"]
-            ax.axhline(target, color=NOTE, linewidth=0.9, linestyle=(0, (1, 1.5)), zorder=1)
+            ax.axhline(target, color=NOTE, linewidth=0.9, linestyle=DOTS, zorder=1)
             lines(ax, part, "loops", "relative_ppl", figure.style, "range", markersize=3)
-            for variant, face in (("oracle", True), ("realised", False)):
+            for variant in ("oracle", "realised"):
                 here = own[(own["size"] == size) & (own["variant"] == variant)]
                 for _, p in here[np.isfinite(here["relative_ppl"])].iterrows():
-                    look = figure.style[p["cell"]]
-                    ax.plot(
-                        p["mean_loops"],
-                        p["relative_ppl"],
-                        look.marker if face else "x",
-                        color=look.color,
-                        markerfacecolor=look.color if look.filled else "white",
-                        markersize=5,
-                        zorder=4,
-                    )
+                    mark = calibrated_mark(variant, figure.style[p["cell"]])
+                    ax.plot(p["mean_loops"], p["relative_ppl"], **mark, zorder=4)
             ax.set_ylim(held)
             calibrated = own[own["size"] == size]
             off_scale(ax, calibrated, "mean_loops", "relative_ppl", figure.style)
             ax.set_xticks(range(1, collected.loops + 1))
             ax.set(xlabel="mean loops" if row else "", ylabel="")
         figure.axes[row, 0].set_ylabel(f"relative perplexity,\n{score}")
+    grey = CellStyle(NOTE, "o", "-", True)
     extra = [
-        Line2D([], [], color=NOTE, marker="x", linestyle="none", label="realised"),
-        Line2D([], [], color=NOTE, linewidth=0.9, linestyle=(0, (1, 1.5)), label="target"),
+        key(f"calibrated, {variant}", **calibrated_mark(variant, grey))
+        for variant in ("oracle", "realised")
     ]
+    extra += [key("target", linestyle=DOTS)]
     figure.legend(mean_points["cell"], extra)
     return figure

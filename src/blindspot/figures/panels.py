@@ -1,6 +1,6 @@
 """What all figures share: panels, legend, lines with their spread, and points off the scale."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,6 +20,9 @@ from blindspot.style import NARROW, WIDTH, CellStyle, styles
 
 #: Ink for what is not data: notes, reference lines.
 NOTE = "#555555"
+#: Reference lines: fine dots, and the unigram model's dash-dot.
+DOTS: Any = (0, (1, 1.5))
+UNIGRAM: Any = (0, (5, 1.5, 1, 1.5))
 #: Distance of neighbouring cells along an axis of loops.
 DODGE = 0.045
 
@@ -87,10 +90,11 @@ def lines(
 
     `frame` comes from `stats.over_seeds`. The spread is a band from the lowest to the highest seed
     (`range`; for curves with many points, where t-intervals of three seeds would hide each other)
-    or bars of the 95 % t-interval (`interval`). With one seed there is none. Infinite values are
-    left out of the line; `off_scale` shows them. `dodge` is the distance in x between neighbouring
+    or bars of the 95 % t-interval (`interval`). With one seed there is none. On a log axis values
+    are to be `log` in `over_seeds`, so that no interval ends at zero. Infinite values are left out
+    of the line; `off_scale` shows them. `dodge` is the distance in x between neighbouring
     cells of the config, so that intervals at one depth stand side by side. Long lines carry few
-    markers, not at one place. On a log axis, set the limits first.
+    markers, not at one place. Set the limits first.
     """
     shift = _shifts(style, dodge)
     for at, cell in enumerate(style):
@@ -102,20 +106,37 @@ def lines(
         if spread == "range" and (part["seeds"] > 1).any():
             low, high = part[f"{y}_min"], part[f"{y}_max"]
             ax.fill_between(part[x], low, high, color=look.color, alpha=0.2, linewidth=0)
-        ci = part[f"{y}_ci"].fillna(0)
-        if spread == "interval" and (ci > 0).any():
-            low, high = part[y] - ci, part[y] + ci
-            if ax.get_yscale() == "log":
-                # An interval may reach below zero, where a log axis has no place: it then runs
-                # to the bottom edge instead of taking the point with it.
-                low = np.minimum(part[y], low.clip(lower=ax.get_ylim()[0]))
-            reach = np.array([part[y] - low, high - part[y]])
-            ax.errorbar(
-                part[x], part[y], reach, fmt="none", color=look.color, elinewidth=0.8, capsize=1.5
-            )
+        if spread == "interval":
+            _bars(ax, part, x, y, look.color)
         every = (at % 8 * len(part) // 64, max(1, len(part) // 8)) if len(part) > 12 else 1
         drawn = look.line() | {"markevery": every} | over
         sns.lineplot(data=part, x=x, y=y, ax=ax, errorbar=None, legend=False, **drawn)
+
+
+def _bars(ax: Axes, part: pd.DataFrame, x: str, y: str, color: str) -> None:
+    """Intervals of the points that are on the panel: a bar of one that is not says nothing."""
+    bottom, top = ax.get_ylim()
+    low, high = part[f"{y}_low"], part[f"{y}_high"]
+    part = part[(low < high) & part[y].between(bottom, top)]
+    if part.empty:
+        return
+    reach = np.array([part[y] - part[f"{y}_low"], part[f"{y}_high"] - part[y]])
+    ax.errorbar(part[x], part[y], reach, fmt="none", color=color, elinewidth=0.8, capsize=1.5)
+
+
+def unigram(axes: Iterable[Axes], at: float) -> list[Line2D]:
+    """Lines across at what a model of token frequencies alone reaches, where the limits, which are
+    set, have room for it; and their entry of the legend, if there is one."""
+    held = [ax for ax in axes if ax.get_ylim()[0] <= at <= ax.get_ylim()[1]]
+    for ax in held:
+        ax.axhline(at, linestyle=UNIGRAM, color=NOTE, linewidth=0.9, zorder=1)
+    return [key("unigram model", linestyle=UNIGRAM)] if held else []
+
+
+def key(label: str, **look: Any) -> Line2D:
+    """An entry of the legend for what belongs to no cell."""
+    drawn: dict[str, Any] = {"color": NOTE, "linewidth": 0.9} | look
+    return Line2D([], [], label=label, **drawn)
 
 
 def _shifts(style: dict[str, CellStyle], dodge: float) -> dict[str, float]:
@@ -172,11 +193,11 @@ def log_axis(ax: Axes, which: Literal["x", "y"] = "y") -> None:
     axis = ax.yaxis if which == "y" else ax.xaxis
     low, high = ax.get_ylim() if which == "y" else ax.get_xlim()
     decades = np.log10(high / low)
-    if decades < 0.5:
-        axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    if decades < 0.8:
+        bins = 6 if which == "y" else 4  # labels side by side take more room
+        axis.set_major_locator(MaxNLocator(bins, steps=[1, 2, 2.5, 5, 10], min_n_ticks=3))
     else:
-        short = (1.0, 2.0, 3.0, 5.0, 7.0) if decades < 0.9 else (1.0, 2.0, 5.0)
-        subs = short if decades < 1.6 else (1.0, 3.0) if decades < 2.5 else (1.0,)
+        subs = (1.0, 2.0, 5.0) if decades < 1.6 else (1.0, 3.0) if decades < 2.5 else (1.0,)
         axis.set_major_locator(LogLocator(subs=subs, numticks=12 if decades < 2.5 else 7))
     show = thousands if which == "x" else plain
     axis.set_major_formatter(FuncFormatter(lambda value, _: show(value)))

@@ -2,9 +2,9 @@
 
 from functools import partial
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.transforms import ScaledTranslation
 
 from blindspot.collected import Collected
@@ -12,6 +12,7 @@ from blindspot.figures.panels import (
     DODGE,
     NOTE,
     Panels,
+    key,
     lines,
     log_axis,
     log_limits,
@@ -30,14 +31,16 @@ def norm_over_training(collected: Collected) -> Panels:
     """|H_K| by optimizer step; below, the step at which it first passes 100, 1,000 and 10,000."""
     t = collected.frame("trajectory")
     t = t[(t["split"] == "train") & (t["k"] == collected.loops)]
-    mean = over_seeds(t, ["size", "cell", "step"], ["norm_mean"])
+    mean = over_seeds(t, ["size", "cell", "step"], ["norm_mean"], log=["norm_mean"])
     cells = [cell for cell in collected.cells if cell in set(mean["cell"])]
-    figure = panels(collected, collected.sizes, [2.0, 0.35 + 0.15 * len(cells)])
-    limits = log_limits(mean["norm_mean"])
     passing = first_passing(t)
+    told = resolved(t)
+    rows = [0.35 + 0.15 * len(cells)] if told else []
+    figure = panels(collected, collected.sizes, [2.0, *rows])
+    limits = log_limits(mean["norm_mean"])
     for column, size in enumerate(collected.sizes):
         part = mean[mean["size"] == size]
-        ax, below = figure.axes[:, column]
+        ax = figure.axes[0, column]
         ax.set_yscale("log")
         ax.set_ylim(limits)
         lines(ax, part, "step", "norm_mean", figure.style)
@@ -45,7 +48,11 @@ def norm_over_training(collected: Collected) -> Panels:
         step_axis(ax, part["step"])
         off_scale(ax, part, "step", "norm_mean", figure.style)
         log_axis(ax)
+        if not told:
+            ax.set_ylabel("")
+            continue
         ax.set(xlabel="", ylabel="")
+        below = figure.axes[1, column]
         own = passing[passing["size"] == size].set_index("cell")
         for row, cell in enumerate(cells):
             look = figure.style[cell]
@@ -66,11 +73,24 @@ def norm_over_training(collected: Collected) -> Panels:
         _named_rows(below, cells, column == 0)
     figure.axes[0, 0].set_ylabel(f"norm of $H_{{{collected.loops}}}$")
     marks = [
-        Line2D([], [], color=NOTE, marker=marker, linestyle="none", label=f"passes {norm:,.0f}")
+        key(f"passes {norm:,.0f}", marker=marker, linestyle="none")
         for norm, marker in PASSED.items()
     ]
-    figure.legend(cells, marks)
+    figure.legend(cells, marks if told else [])
     return figure
+
+
+def resolved(train: pd.DataFrame) -> bool:
+    """Whether the log tells a quarter of the first passings: not those that its first entry after
+    step 1 already shows, which say how often was logged and no more."""
+    known = []
+    for _, part in train.groupby("run"):
+        early = part.loc[part["step"] > 1, "step"].min()
+        for norm in PASSED:
+            steps = part.loc[part["norm_mean"] >= norm, "step"]
+            if len(steps):
+                known.append(steps.min() > early)
+    return not known or bool(np.mean(known) >= 0.25)
 
 
 def first_passing(train: pd.DataFrame) -> pd.DataFrame:
@@ -98,7 +118,7 @@ def norm_by_loop(collected: Collected) -> Panels:
     """Norm of H_0..H_K; below, the factors of loop 1 and of loops 2..K."""
     n = collected.frame("norms")
     n = n[n["split"] == "validation"]
-    mean = over_seeds(n, ["size", "cell", "k"], ["l2_mean"])
+    mean = over_seeds(n, ["size", "cell", "k"], ["l2_mean"], log=["l2_mean"])
     cells = [cell for cell in collected.cells if cell in set(mean["cell"])]
     figure = panels(collected, collected.sizes, [2.1, 0.35 + 0.14 * len(cells)])
     limits = log_limits(mean["l2_mean"])
@@ -130,7 +150,8 @@ def _factors(figure: Panels, ax: Axes, norms: pd.DataFrame, cells: list[str], na
     loops = figure.collected.loops
     by_k = norms.pivot(index=["cell", "seed"], columns="k", values="l2_mean")
     growth = pd.DataFrame({"first": by_k[1] / by_k[0], "rest": by_k[loops] / by_k[1]}).reset_index()
-    mean = over_seeds(growth, ["cell"], ["first", "rest"]).set_index("cell")
+    parts = ["first", "rest"]
+    mean = over_seeds(growth, ["cell"], parts, log=parts).set_index("cell")
     ax.set_xscale("log")
     ax.axvline(1, color=NOTE, linewidth=0.8, zorder=1)
     for row, cell in enumerate(cells):

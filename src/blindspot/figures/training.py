@@ -1,19 +1,21 @@
 """Figures of the training itself."""
 
 import pandas as pd
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from blindspot.collected import Collected
 from blindspot.figures.panels import (
+    DOTS,
     NOTE,
     Panels,
+    key,
     lines,
     log_axis,
     log_limits,
     panels,
     plain,
     step_axis,
+    unigram,
 )
 from blindspot.matched import costs
 from blindspot.stats import over_seeds
@@ -28,12 +30,13 @@ def training_curves(collected: Collected) -> Panels:
     points = points[points["step"] > 0]
     # FLOPs are a function of cell and step, so that seeds share them.
     mean = over_seeds(points, ["size", "cell", "step", "FLOPs"], ["ce"])
+    known = collected.baseline("unigram")
     figure = panels(collected, collected.sizes, [1.9, 1.9])
     for row, x in enumerate(("step", "FLOPs")):
         for ax, size in zip(figure.axes[row], collected.sizes, strict=True):
             part = mean[mean["size"] == size]
             ax.set_yscale("log")
-            ax.set_ylim(settled_limits(part))
+            ax.set_ylim(settled_limits(part, known))
             held = ax.get_ylim()
             lines(ax, part, x, "ce", figure.style)
             ax.set_ylim(held)
@@ -42,19 +45,21 @@ def training_curves(collected: Collected) -> Panels:
                 step_axis(ax, part["step"])
             else:
                 budget = part.groupby("cell")["FLOPs"].max().min()
-                ax.axvline(budget, color=NOTE, linewidth=0.9, linestyle=(0, (1, 1.5)), zorder=1)
+                ax.axvline(budget, color=NOTE, linewidth=0.9, linestyle=DOTS, zorder=1)
                 ax.set_xlim(0, part["FLOPs"].max() * 1.02)
                 ax.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
                 ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
                 ax.set_xlabel("training FLOPs")
             ax.set_ylabel("")
         figure.axes[row, 0].set_ylabel(f"validation CE at loop {collected.loops}")
-    line = Line2D([], [], color=NOTE, linewidth=0.9, linestyle=(0, (1, 1.5)), label="equal FLOPs")
-    figure.legend(mean["cell"], [line])
+    extra = [key("equal FLOPs", linestyle=DOTS), *unigram(figure.axes.flat, known)]
+    figure.legend(mean["cell"], extra)
     return figure
 
 
-def settled_limits(part: pd.DataFrame) -> tuple[float, float]:
-    """Limits of CE that show the end of training and most of the way there."""
-    late = part[part["step"] >= SETTLED * part["step"].max()]
-    return log_limits(late["ce"])
+def settled_limits(part: pd.DataFrame, unigram: float) -> tuple[float, float]:
+    """Limits of CE that show the end of training and most of the way there, and a unigram model
+    (NaN: not known) that is better than that."""
+    late = part.loc[part["step"] >= SETTLED * part["step"].max(), "ce"]
+    better = pd.Series([unigram] if unigram < late.min() else [], dtype=float)
+    return log_limits(pd.concat([late, better]) if len(better) else late)
