@@ -60,7 +60,10 @@ def forecast(
     study = load(base, configfile, override)
     found = Forecast(study, cores)
     if found.wants_calibration():
-        typer.echo("Calibrating this machine, once (some seconds a shape; longer where it is busy) ...", err=True)
+        typer.echo(
+            "Calibrating this machine, once (some seconds a shape; longer where it is busy) ...",
+            err=True,
+        )
         options = ["--base", str(base), "--override", override, "--cores", str(cores)]
         options += [word for path in configfile or () for word in ("--configfile", str(path))]
         # Another process: torch stays out of this one, and may fail in its own way.
