@@ -276,6 +276,26 @@ def test_wall_price_and_total(tmp_path: Path, monkeypatch):
     assert "0.94 EUR" in total and "on 2 cores" in total
 
 
+def test_wikitext_2_is_hours_on_two_cores(tmp_path: Path):
+    """Its size is known before any token file, also in epochs; its FLOPs are those of hours."""
+    files = [ROOT / "studies/wikitext-2.yaml"]
+    there = {"work": str(tmp_path), "results": str(tmp_path / "r")}
+    study = Study.load(ROOT / "config.yaml", files, there)
+    assert study.config.training.precision == "float32"
+    forecast = Forecast(study, 2)
+    flops = sum(row.flops or 0 for row in forecast.rows())
+    # Two slow cores do some 2.5e10 FLOP/s each.
+    assert 1 < flops / 2 / 2.5e10 / 3600 < 8
+    epochs = there | {"training": {"steps": None, "epochs": 1}}
+    study = Study.load(ROOT / "config.yaml", files, epochs)
+    # Windows of 128 tokens and a target, one every 64, in batches of 16.
+    steps = ((3_045_438 - 129) // 64 + 1) // 16
+    assert Forecast(study, 2).estimator.steps(study.runs[0].spec) == steps
+    other = epochs | {"tokenizer": {"kind": "bpe", "vocab_size": 512}}
+    study = Study.load(ROOT / "config.yaml", files, other)
+    assert Forecast(study, 2).estimator.steps(study.runs[0].spec) is None
+
+
 def test_without_records_or_calibration_it_says_so(tmp_path: Path):
     study = Study.load(
         ROOT / "config.yaml",
