@@ -221,9 +221,10 @@ CLAIMS = Item(
     "Ledger of the paper's claims",
     "Claims",
     "What the paper claims, what it reports, what was measured here (mean over seeds with its "
-    "interval), and whether that fulfils a criterion that was written down before. Perplexities "
-    "are of the validation split, protocol full, but published ones of the protocol named beside "
-    "them; halting is scored on the test split.",
+    "interval), and whether that fulfils a criterion that was written down before the full study "
+    "(those on freezing and equal FLOPs after a first demo). Perplexities are of the validation "
+    "split, protocol full, but published ones of the protocol named beside them; halting is scored "
+    "on the test split.",
     (
         "exits",
         "baselines",
