@@ -27,7 +27,8 @@ def survival(hist: pd.DataFrame, norms: pd.DataFrame) -> pd.DataFrame:
     bins = counts.assign(norm=counts["low"], share=above / total)
     bins["below"] = (above - counts["count"]) / total
     points = [norms.assign(norm=norms[name], share=share) for name, share in QUANTILES.items()]
-    points.append(norms.assign(norm=norms["l2_max"], share=1 / norms["tokens"]))
+    largest = norms.merge((1 / counts.groupby(RUN)["count"].sum()).rename("share"), on=RUN)
+    points.append(largest.assign(norm=largest["l2_max"]))
     columns = [*RUN, "norm", "share"]
     inside = pd.concat(points)[columns].merge(
         bins[[*RUN, "low", "high", "share", "below"]], on=RUN, suffixes=("", "_low")
