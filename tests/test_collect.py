@@ -171,7 +171,7 @@ def test_an_overflowing_exit_is_kept(copy: Path, tmp_path: Path):
     exits = Collected(tmp_path / "c").frame("exits")
     assert exits["ppl"].max() == math.inf
     assert exits.loc[exits["ppl"] == math.inf, "ce"].tolist() == [710.0]
-    assert len(exits) == 4 * 8 * 2
+    assert len(exits) == 4 * 3 * 4 * 2  # runs, protocols, depths, splits
 
 
 def edit(column: str, value: object, row: int = 0) -> Callable[[Path], None]:
