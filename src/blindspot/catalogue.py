@@ -110,7 +110,7 @@ TABLES = _named(
         "Depth",
         "Token perplexity on the validation split when the state is read after loop k, the CE that "
         "loops 2 to K save, and the measured throughput and speed-up of a forward pass that stops "
-        "there.",
+        "there (one for architectures of equal FLOPs whose quartiles overlap).",
         ("exits", "baselines", "throughput"),
     ),
     Item(

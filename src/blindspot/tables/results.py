@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from blindspot.collected import Collected
+from blindspot.speeds import speeds
 from blindspot.tables.table import (
     KEYS,
     Table,
@@ -110,7 +111,7 @@ def variable_depth(c: Collected) -> Table:
     ids = pd.MultiIndex.from_frame(e[["size", "cell", "seed"]])
     e = e.assign(ce_to_last=e["ce"].to_numpy() - last.reindex(ids).to_numpy())
     mean = means(e, [*KEYS, "k"], ["ce_to_last"], ["ppl"])
-    t = c.frame("throughput")[[*KEYS, "k", "tokens_per_s"]]
+    t = speeds(c)[[*KEYS, "k", "tokens_per_s"]]
     full = t[t["k"] == c.loops].set_index(KEYS)["tokens_per_s"].rename("full").reset_index()
     t = t.merge(full, on=KEYS)
     t = t.assign(speedup=t["tokens_per_s"] / t["full"]).drop(columns="full")
