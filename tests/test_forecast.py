@@ -220,8 +220,8 @@ def test_a_calibration_of_this_processor_comes_first(tmp_path: Path):
     finish(study, first)
     calibrate(study, seconds=0.05)
     estimator = Estimator(study, Plan(study).records)
-    # 32 windows of 64 tokens are validated every 150 steps.
-    per_step = 0.05 + 32 * 64 / 150 * 1e-5
+    # 32 windows of 64 tokens are validated every 75 steps.
+    per_step = 0.05 + 32 * 64 / 75 * 1e-5
     assert estimator.step(first.spec) == pytest.approx(per_step)
     assert estimator.train(first.spec) == pytest.approx(200 * per_step + 6 + estimate_module.JOB)
     # Measuring took 8 s where a step took 0.1 s.

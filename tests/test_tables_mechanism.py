@@ -142,13 +142,16 @@ def test_cost_counts_flops_hours_and_utilization(made: tuple[Study, Path, Path])
     assert math.isnan(peak("AMD EPYC 7763"))
 
 
-def test_variable_depth_joins_speed_of_the_same_cell_and_depth(made: tuple[Study, Path, Path]):
+def test_variable_depth_joins_the_speed_of_a_depth(made: tuple[Study, Path, Path]):
+    """All architectures here do equal work and their timings overlap: one speed for all."""
     study, collected, out = made
     table = pd.read_csv(out / "variable-depth.csv").set_index(["cell", "k"])
-    speed = pd.read_csv(collected / "throughput.csv").set_index(["cell", "k"])["tokens_per_s"]
-    for key in (("perloop-raw", 2), ("terminal-rms", 1)):
-        assert table.loc[key, "tokens_per_s"] == speed[key]
-        assert table.loc[key, "speedup"] == pytest.approx(speed[key] / speed[key[0], 4])
+    timings = pd.read_csv(collected / "throughput.csv").drop_duplicates(["architecture", "k"])
+    assert (timings.groupby("k")["flops_per_token"].nunique() == 1).all()
+    speed = timings.groupby("k")["tokens_per_s"].median()
+    for cell, k in (("perloop-raw", 2), ("terminal-rms", 1)):
+        assert table.loc[(cell, k), "tokens_per_s"] == pytest.approx(speed[k])
+        assert table.loc[(cell, k), "speedup"] == pytest.approx(speed[k] / speed[4])
     own = []
     for frame in each(study, "perloop-raw", "exits.csv"):
         ce = frame.query("split == 'validation' and protocol == 'full'").set_index("k")["ce"]
