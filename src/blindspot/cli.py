@@ -6,8 +6,9 @@ Heavy imports happen inside the verbs: `blindspot figure` must work where torch 
 import json
 import os
 import sys
+import threading
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 from blindspot import stopping
 
@@ -221,15 +222,25 @@ def main() -> None:
     try:
         app()
     except SystemExit as end:
-        if "torch" in sys.modules and isinstance(end.code, int | None):
-            # All is written and closed by now. Taking torch apart takes most of a second of a job.
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(end.code or 0)
+        if isinstance(end.code, int | None):
+            _leave(end.code or 0)
         raise
     except BlindspotError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        _leave(error.exit_code)
+
+
+def _leave(code: int) -> NoReturn:
+    """End without taking torch apart, which would take most of a second of a job; and threads of a
+    process group may abort it, which is another exit code."""
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.daemon:
+            thread.join()  # a checkpoint may still be on its way to the disk
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if "torch" in sys.modules:
+        os._exit(code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ while step < 60:
         state.write_text(json.dumps([step, total]))
         Path("begun").touch()
     if both[1]:
+        dist.destroy_process_group()
         sys.exit(85)
     time.sleep(0.1)
 seen = ("SLURMD_NODENAME", "SLURM_LOCALID", "CUDA_VISIBLE_DEVICES", "SUBMITIT_RESTARTS")
@@ -35,3 +36,5 @@ dist.all_gather_object(everyone, [os.environ.get(name) for name in seen])
 if rank == 0:
     result = {"total": total, "ranks": everyone, "first": first}
     Path(sys.argv[1]).write_text(json.dumps(result))
+# Without this gloo's threads may abort the interpreter at its end.
+dist.destroy_process_group()
