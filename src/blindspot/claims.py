@@ -33,6 +33,7 @@ from blindspot.catalogue import CLAIMS
 from blindspot.collected import Collected
 from blindspot.errors import BlindspotError
 from blindspot.files import atomic_path, write_text
+from blindspot.measure.names import PROTOCOLS, Protocol
 from blindspot.quantities import QUANTITIES, Frames, Quantity, Values
 from blindspot.spec import Settings
 from blindspot.stats import Judgement, Summary, judge, summarize
@@ -47,7 +48,6 @@ VERDICTS: tuple[Verdict, ...] = (
     "not measured",
     "one seed",
 )
-PROTOCOLS = ("full", "paper", "release-figure")
 COLUMNS = ["claim", "size", "ours", "low", "high", "seeds", "unit", "paper", "source", "criterion",
            "verdict", "statement", "note"]  # fmt: skip
 
@@ -56,7 +56,7 @@ class Published(Settings):
     """A value that the paper reports in one place, and the protocol of exits.csv that it is of."""
 
     value: float
-    protocol: Literal["full", "paper", "release-figure"]
+    protocol: Protocol
 
 
 class Setting(Settings):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from blindspot.errors import BlindspotError
+from blindspot.settings import canonical
 
 
 @contextmanager
@@ -53,9 +54,7 @@ def write_record(path: Path, value: dict[str, Any]) -> None:
 
 def seal(value: dict[str, Any]) -> str:
     """Hex SHA-256 of what a record says (canonical JSON, all but `sha256`), however it is set."""
-    said = {key: member for key, member in value.items() if key != "sha256"}
-    text = json.dumps(said, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return sha256_text(canonical({k: member for k, member in value.items() if k != "sha256"}))
 
 
 def read_json(path: Path) -> Any:

@@ -17,6 +17,7 @@ from datetime import datetime
 from pathlib import Path
 
 from blindspot.inventory import parse
+from blindspot.runfiles import RunFiles
 from blindspot.study import Run, Study
 
 #: A trainer on another machine counts as alive while its log is not older than this, in seconds.
@@ -123,13 +124,15 @@ def progress(study: Study, runs: Iterable[Run] | None = None) -> list[Progress]:
 
 def _progress(study: Study, run: Run) -> Progress:
     folder, state = study.results / "runs" / run.name, study.work / "runs" / run.name
-    measured = (folder / study.config.measurement.folder / "measure.json").exists()
+    files = RunFiles(study)
+    measured = files.measured(run.name).exists()
     found = Progress(run, "waiting", steps=run.spec.training.steps, measured=measured)
     _read_log(state / "train.log", found)
-    kind = "measure" if (folder / "run.json").exists() else "train"
+    finished = files.finished(run.name)
+    kind = "measure" if finished.exists() else "train"
     log = study.work / "logs" / kind / f"{run.name}.log"
-    if (folder / "run.json").exists():
-        record = parse(folder / "run.json") or {}
+    if finished.exists():
+        record = parse(finished) or {}
         found.state, found.step = "finished", record.get("steps", found.step)
         found.steps, found.left = record.get("steps", found.steps), None
         found.error = "" if measured else _last_error(log)
@@ -141,7 +144,7 @@ def _progress(study: Study, run: Run) -> Progress:
     failed = parse(folder / "failed.json")
     if failed:
         found.state, found.error = "failed", str(failed.get("error", ""))
-    elif (state / "weights.safetensors").exists():
+    elif files.weights(run.name).exists():
         found.state = "trained"
     elif found.step is not None or found.holder:
         found.state = "interrupted"

@@ -35,6 +35,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from blindspot.measure.names import PROTOCOLS
 from blindspot.measure.subject import Row, Subject, number, token_nll
 from blindspot.spec import Windows
 from blindspot.tokens import Tokens
@@ -57,7 +58,6 @@ COLUMNS = (
     "unk_rate",
     "comparable",
 )
-PROTOCOLS = ("full", "paper", "release-figure")
 FILES = {"exits": COLUMNS}
 #: Windows of protocol `release-figure`.
 RELEASE_WINDOWS = 20 * 8

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from blindspot.collected import Collected
+from blindspot.measure.names import PROTOCOLS
 from blindspot.tables.table import KEYS, Table, every_cell, lead, means, spreads, weak, weak_note
 from blindspot.typeset import number
 
@@ -13,7 +14,6 @@ UNITS = {
     "word_ppl": ("Word PPL", 2),
     "bits_per_byte": ("Bits/byte", 4),
 }
-PROTOCOLS = ["full", "paper", "release-figure"]
 #: Behind what no other tokenizer's number may stand beside.
 MARK = "†"
 
@@ -28,7 +28,7 @@ def perplexity(c: Collected) -> Table:
     # Properties of text and tokenizer: the same for all runs.
     fixed = e.groupby(more, sort=False)[["tokens", "words", "bytes", "unk_rate", "comparable"]]
     data = every_cell(c, mean, more).merge(fixed.first().reset_index(), on=more, how="left")
-    data["protocol"] = pd.Categorical(data["protocol"], PROTOCOLS)
+    data["protocol"] = pd.Categorical(data["protocol"], list(PROTOCOLS))
     data["split"] = pd.Categorical(data["split"], ["validation", "test"])
     data["size"] = pd.Categorical(data["size"], c.sizes)
     data["cell"] = pd.Categorical(data["cell"], c.cells)
