@@ -118,6 +118,15 @@ def gpus_of_run():
     return lambda wildcards: gpus(study.config.sizes[RUNS[wildcards.run].size].gpus)
 
 
+def largest():
+    """What the training that asks for most asks for."""
+    sizes = study.config.sizes.values()
+    return {
+        "gpu": gpus(max(size.gpus for size in sizes)),
+        "nodes": max(size.nodes for size in sizes),
+    }
+
+
 def collected(item) -> list[str]:
     """The collected files that a table or figure is a function of."""
     return [f"{RESULTS}/collected/{name}" for name in item.inputs()]

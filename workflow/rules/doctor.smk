@@ -3,15 +3,6 @@
 from blindspot import doctor
 
 
-def largest():
-    """What the training that asks for most asks for."""
-    sizes = study.config.sizes.values()
-    return {
-        "gpu": gpus(max(size.gpus for size in sizes)),
-        "nodes": max(size.nodes for size in sizes),
-    }
-
-
 rule doctor:
     """Check partition, account, GPUs, disks and environment of a cluster with one tiny job."""
     log:
