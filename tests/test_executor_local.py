@@ -14,8 +14,10 @@ import pytest
 from snakemake.common.tests import TestWorkflowsLocalStorageBase
 from submitit.helpers import DelayedSubmission
 
-from snakemake_executor_plugin_submitit import ExecutorSettings, local, records
-from snakemake_executor_plugin_submitit.task import BASH_ENV, TASK, Task
+from durable_jobs import RefusedError, local, records
+from durable_jobs.task import BASH_ENV, TASK, Task
+from snakemake_executor_plugin_submitit import ExecutorSettings
+from snakemake_executor_plugin_submitit.translate import local_options
 
 sys.path.insert(0, str(Path(__file__).parent / "slurm"))
 
@@ -206,7 +208,7 @@ def test_own_gpus(machine: local.Local, tmp_path: Path) -> None:
         job.folder.mkdir()
         task = Task(name, sleeper, job.cancelled, 5, 3, {}, job.folder)
         DelayedSubmission(task).dump(job.folder / "0.pkl")
-        where.submit([job], where.parameters(1, {"gpu": gpu, "runtime": 5}), 0)
+        where.submit([job], local_options(1, {"gpu": gpu, "runtime": 5}), 0)
         return job
 
     neighbour = local.Local(machine.settings, None, 5)
@@ -239,7 +241,7 @@ def test_own_gpus(machine: local.Local, tmp_path: Path) -> None:
     assert not (gone.folder / "begun").exists()
     assert first.failure() == both.failure() == ""
     assert none.failure() is None, "cancelled"
-    with pytest.raises(RuntimeError, match="gpu=3, but this machine shows 2 GPUs"):
+    with pytest.raises(RefusedError, match="gpu=3, but this machine shows 2 GPUs"):
         submit("five", machine, 3)
 
 

@@ -3,13 +3,33 @@
 import asyncio
 import pickle
 import subprocess
+import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
-from snakemake_executor_plugin_submitit import Executor, ExecutorSettings, records, slurm
+from durable_jobs import records, slurm
+from snakemake_executor_plugin_submitit import Executor, ExecutorSettings
+from snakemake_executor_plugin_submitit.translate import sbatch_options
+
+
+@pytest.mark.parametrize(
+    ("imported", "unknown"),
+    [
+        ("durable_jobs.local, durable_jobs.slurm", {"blindspot", "snakemake"}),
+        # Snakemake imports the plugin at each start, of each job too.
+        ("snakemake_executor_plugin_submitit", {"blindspot", "submitit"}),
+    ],
+)
+def test_who_knows_whom(imported: str, unknown: set[str]) -> None:
+    """Jobs know nothing of Snakemake, the plugin nothing of this study, the plugin's import
+    nothing of submitit."""
+    script = f"import {imported}, sys; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    modules = set(done.stdout.split())
+    assert "durable_jobs" in modules, done.stderr
+    assert not modules & unknown
 
 
 def test_clean_environment() -> None:
@@ -39,7 +59,7 @@ def test_clean_environment() -> None:
 )
 def test_parameters(resources: dict[str, object], expected: dict[str, object]) -> None:
     """The official plugin's resource names; a job without GPUs never asks for any."""
-    given = slurm.Slurm.parameters(SimpleNamespace(), 3, resources)
+    given = sbatch_options(3, resources)
     assert given == expected | {"cpus_per_task": 3, "extra": ""}
 
 

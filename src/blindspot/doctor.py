@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from blindspot import provenance
@@ -82,9 +81,9 @@ class Doctor:
             )
             return
         # The executor's own translation, so that what is checked is what will be asked for.
-        from snakemake_executor_plugin_submitit.slurm import Slurm
+        from snakemake_executor_plugin_submitit.translate import sbatch_options
 
-        given = Slurm.parameters(SimpleNamespace(), self.threads, self.resources)  # type: ignore[arg-type]
+        given = sbatch_options(self.threads, self.resources)
         self.extra = shlex.split(given.pop("extra"))
         self.options = given
         refusal = self._refusal(self.options)
@@ -319,7 +318,7 @@ def _minutes(limit: str) -> int | None:
 
 
 def _ask(command: list[str]) -> subprocess.CompletedProcess[str]:
-    from snakemake_executor_plugin_submitit.slurm import clean_environment
+    from durable_jobs.slurm import clean_environment
 
     try:
         return subprocess.run(

@@ -5,12 +5,11 @@ Snakemake imports this at each start, of each job too; so submitit is imported o
 
 import json
 import re
-import secrets
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,9 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
 
-from snakemake_executor_plugin_submitit.records import (
-    Record,
-    describe,
-    submission_lock,
-    submitted,
-)
+from durable_jobs import ClusterError, RefusedError
+from durable_jobs.records import Record, submission_lock, submitted
+from snakemake_executor_plugin_submitit.translate import describe, local_options, sbatch_options
 
 #: Before this controller looked at any file.
 _STARTED = time.time()
@@ -56,6 +52,15 @@ common_settings = CommonSettings(
 )
 
 
+@contextmanager
+def _in_snakemakes_words() -> Iterator[None]:
+    """Snakemake shows a WorkflowError as its message, anything else as a trace."""
+    try:
+        yield
+    except ClusterError as error:
+        raise WorkflowError(str(error)) from None
+
+
 class Executor(RemoteExecutor):
     """Submits, finds again what an earlier controller submitted, notices ends, cancels."""
 
@@ -69,18 +74,23 @@ class Executor(RemoteExecutor):
         (self.root / "jobs").mkdir(parents=True, exist_ok=True)
         kind = self.settings.cluster or ("slurm" if shutil.which("sbatch") else "local")
         try:
-            from snakemake_executor_plugin_submitit import local, slurm, task
+            from durable_jobs import local, slurm, task
         except ImportError as error:
             raise WorkflowError(f"{error}; install it with: pip install submitit") from None
-        clusters: dict[str, Any] = {"slurm": slurm.Slurm, "local": local.Local}
+        clusters: dict[str, Any] = {
+            "slurm": (slurm.Slurm, sbatch_options),
+            "local": (local.Local, local_options),
+        }
         if kind not in clusters:
             raise WorkflowError(f"submitit-cluster is {kind!r}; it can be slurm or local")
         self.task = task
+        cluster, self.options = clusters[kind]
         latency = self.workflow.execution_settings.latency_wait
-        self.cluster = clusters[kind](self.settings, self.logger, latency)
+        with _in_snakemakes_words():
+            self.cluster = cluster(self.settings, self.logger, latency)
         self.live: dict[Path, Record] = {}
         self.next_seconds_between_status_checks = 1
-        with submission_lock(self.root):
+        with _in_snakemakes_words(), submission_lock(self.root):
             wanted = {describe(self.root, job).link for job in self.dag.needrun_jobs()}
             strangers = [job for link, job in submitted(self.root).items() if link not in wanted]
             if strangers:
@@ -98,7 +108,7 @@ class Executor(RemoteExecutor):
         for job in jobs:
             self.run_job_pre(job)
         fresh = defaultdict(list)
-        with submission_lock(self.root) as held:
+        with _in_snakemakes_words(), submission_lock(self.root) as held:
             known = submitted(self.root)
             wanted = [(job, describe(self.root, job)) for job in jobs]
             if any(new.link in known for _, new in wanted):
@@ -107,7 +117,7 @@ class Executor(RemoteExecutor):
                 if new.link in known and self._running(known[new.link]):
                     self._track(job, known[new.link], "found again")
                 else:
-                    given = self.cluster.parameters(job.threads, job.resources)
+                    given = self.options(job.threads, job.resources)
                     fresh[json.dumps(given, sort_keys=True)].append((job, new))
             for given, group in fresh.items():
                 for start in range(0, len(group), size := self.cluster.array_size):
@@ -129,28 +139,15 @@ class Executor(RemoteExecutor):
     def _submit(
         self, given: dict[str, Any], group: Sequence[tuple[Any, Record]], held: int
     ) -> None:
-        folder = self.root / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
-        folder.mkdir()
-        (folder / "bash_env").write_text(self.task.BASH_ENV)
+        folder = self.task.new_batch(self.root)
         for index, (job, new) in enumerate(group):
             new.folder, new.index = folder, index
-            call = self.task.DelayedSubmission(
-                self.task.Task(
-                    name=new.name,
-                    command=self.format_job_exec(job),
-                    cancelled=new.cancelled,
-                    grace=0.8 * self.settings.signal_delay,
-                    max_requeues=self.settings.max_requeues,
-                    env=dict(pair.split("=", 1) for pair in self.settings.env.split()),
-                )
-            )
-            call.set_timeout(job.resources.get("runtime") or 10**6, self.settings.max_requeues)
-            call.dump(folder / f"{index}.pkl")
-            new.save()
+            command, minutes = self.format_job_exec(job), job.resources.get("runtime")
+            self.task.write(new, command, minutes, self.settings)
             self.live[new.link] = new
         try:
             self.cluster.submit([new for _, new in group], given, held)
-        except RuntimeError as refusal:
+        except RefusedError as refusal:
             for job, new in group:
                 self._end(SubmittedJobInfo(job), new, f"refused: {refusal}")
         else:

@@ -113,7 +113,7 @@ def has_gpu() -> bool:
     """Whether a job that runs here could be given a GPU."""
     if not sent_off():
         return provenance.has_gpu()
-    from snakemake_executor_plugin_submitit.local import visible_gpus
+    from durable_jobs.local import visible_gpus
 
     return bool(visible_gpus(os.environ))
 

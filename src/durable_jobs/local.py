@@ -14,9 +14,10 @@ from typing import Any
 
 from submitit.local.local import LOCAL_REQUEUE_RETURN_CODE
 
-from snakemake_executor_plugin_submitit.records import Record, lock
-from snakemake_executor_plugin_submitit.slurm import clean_environment
-from snakemake_executor_plugin_submitit.task import RESTARTS, TASK
+from durable_jobs import RefusedError, Settings
+from durable_jobs.records import Record, lock
+from durable_jobs.slurm import clean_environment
+from durable_jobs.task import RESTARTS, TASK
 
 
 def visible_gpus(environ: Mapping[str, str]) -> list[str]:
@@ -36,16 +37,13 @@ class Local:
     array_size = 1
     patience = 2.0
 
-    def __init__(self, settings: Any, logger: Any, latency: float) -> None:
+    def __init__(self, settings: Settings, logger: Any, latency: float) -> None:
         self.settings, self.gpus = settings, visible_gpus(os.environ)
 
-    def parameters(self, threads: int, resources: Mapping[str, Any]) -> dict[str, Any]:
-        seconds = 60 * int(resources.get("runtime") or 10**6)
-        return {"count": int(resources.get("gpu") or 0), "seconds": seconds}
-
     def submit(self, jobs: Sequence[Record], given: Mapping[str, Any], held: int) -> None:
+        """Start a process for each, with `given`: `count` GPUs of its own, and `seconds`."""
         if (count := given["count"]) > len(self.gpus):
-            raise RuntimeError(f"gpu={count}, but this machine shows {len(self.gpus)} GPUs")
+            raise RefusedError(f"gpu={count}, but this machine shows {len(self.gpus)} GPUs")
         order = {
             **given,
             "delay": min(self.settings.signal_delay, given["seconds"] // 2),

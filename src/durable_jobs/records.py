@@ -7,10 +7,7 @@
 """
 
 import fcntl
-import hashlib
-import json
 import pickle
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -29,7 +26,7 @@ def lock(path: Path, wait: bool = False) -> Any:
 
 @dataclass
 class Record:
-    """A job of Snakemake, and where it was submitted: the `index`-th of a batch, in `folder`."""
+    """A job, and where it was submitted: the `index`-th of a batch, in `folder`."""
 
     link: Path
     folder: Path = Path()
@@ -80,17 +77,6 @@ class Record:
             last = str(value).strip().splitlines()[-1]
             return "" if verdict == "success" else last.partition(": ")[2] or last
         return None
-
-
-def describe(root: Path, job: Any) -> Record:
-    """The record of a job by its name (rule and wildcards), what it makes and its parameters."""
-    parts, params = ["group", job.jobid], {}
-    if not job.is_group():
-        parts, plain = [job.rule.name, *job.wildcards], (str, int, float, Path)
-        params = {key: str(value) for key, value in job.params.items() if isinstance(value, plain)}
-    name = re.sub(r"[^\w.+]+", "-", "-".join(map(str, parts)), flags=re.ASCII)[:150]
-    identity = json.dumps([name, sorted(map(str, job.output)), params], sort_keys=True)
-    return Record(root / "jobs" / f"{name}.{hashlib.sha256(identity.encode()).hexdigest()[:16]}")
 
 
 def submitted(root: Path) -> dict[Path, Record]:

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import submitit
-from snakemake_interface_common.exceptions import WorkflowError
 
-from snakemake_executor_plugin_submitit.records import Record
-from snakemake_executor_plugin_submitit.task import TASK
+from durable_jobs import ClusterError, RefusedError, Settings
+from durable_jobs.records import Record
+from durable_jobs.task import TASK
 
 #: Seconds between attempts to get an answer that must come.
 DELAYS = (2, 4, 8, 16, 32, 60, 60, 60)
@@ -50,9 +50,9 @@ def ask(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[s
 class Slurm:
     """Submits, knows what the queue said last, cancels."""
 
-    def __init__(self, settings: Any, logger: Any, latency: float) -> None:
+    def __init__(self, settings: Settings, logger: Any, latency: float) -> None:
         if not shutil.which("sbatch"):
-            raise WorkflowError("there is no sbatch here: start on a login node of the cluster")
+            raise ClusterError("there is no sbatch here: start on a login node of the cluster")
         found = re.search(r"MaxArraySize\s*=\s*(\d+)", ask(["scontrol", "show", "config"]).stdout)
         self.array_size = max(1, int(found[1])) if found else 1000
         #: A result may come so many seconds after the queue has said that its job ended.
@@ -60,30 +60,10 @@ class Slurm:
         self.settings, self.logger, self.asked = settings, logger, float("-inf")
         self.queue: dict[str, tuple[str, str, str]] = {}
 
-    def parameters(self, threads: int, resources: Mapping[str, Any]) -> dict[str, Any]:
-        """What to ask Slurm for; resources have the names of the official plugin."""
-        options = {"time": "runtime", "partition": "slurm_partition", "account": "slurm_account"}
-        for name in ("qos", "constraint", "gres"):
-            options[name] = name if resources.get(name) else f"slurm_{name}"
-        given = {name: resources[old] for name, old in options.items() if resources.get(old)}
-        if resources.get("mem_mb"):
-            given["mem"] = f"{resources['mem_mb']}M"
-        kind, gpus, model = given.pop("gres", ""), resources.get("gpu"), resources.get("gpu_model")
-        nodes = int(resources.get("nodes") or 1)
-        if nodes > 1:
-            # A task for each GPU, which the job's own srun starts; gpu is their number in all.
-            if gpus and gpus % nodes:
-                raise WorkflowError(f"gpu={gpus} cannot be shared equally by nodes={nodes}")
-            gpus = gpus and gpus // nodes
-            given |= {"nodes": nodes, "ntasks_per_node": gpus or 1}
-        if gpus and kind:
-            given["gres"] = kind if kind.rpartition(":")[2].isdigit() else f"{kind}:{gpus}"
-        elif gpus:
-            given["gpus_per_node"] = f"{model}:{gpus}" if model else gpus
-        return given | {"cpus_per_task": threads, "extra": resources.get("slurm_extra") or ""}
-
     def submit(self, jobs: Sequence[Record], given: Mapping[str, Any], held: int) -> None:
-        """Submit an array, again if Slurm is busy. RuntimeError has the reason of a refusal."""
+        """Submit an array, again if Slurm is busy. RefusedError has the reason if it is not taken.
+
+        `given` are options of sbatch, and `extra`, which is put on its command line as it is."""
         folder, name = jobs[0].folder, jobs[0].name
         options = {"time": None, **given}
         extra = shlex.split(options.pop("extra"))
@@ -113,7 +93,7 @@ class Slurm:
                 return jobs[0].set_job_id(done.stdout.strip().partition(";")[0])
             reason = re.sub(r"(?s).*(error|submission failed): ", "", done.stderr.strip())
             if seconds is None or not re.search(_BUSY, done.stderr, re.IGNORECASE):
-                raise RuntimeError(reason)
+                raise RefusedError(reason)
             self.logger.warning(f"Slurm is busy, asking again in {seconds} s: {reason}")
             time.sleep(seconds)
             self.look()
@@ -131,7 +111,7 @@ class Slurm:
                 return
             self.logger.warning(f"squeue does not answer, asking again in {seconds} s")
             time.sleep(seconds)
-        raise WorkflowError("squeue does not answer; start again when Slurm does")
+        raise ClusterError("squeue does not answer; start again when Slurm does")
 
     def _ask(self) -> bool:
         self.asked = time.monotonic()

@@ -1,6 +1,7 @@
-"""What runs on the node: one Snakemake job, asked to stop ahead of its end, then requeued."""
+"""What runs on the node: one command, asked to stop ahead of its end, then requeued."""
 
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -17,8 +18,11 @@ from submitit.core.submission import process_job
 from submitit.helpers import Checkpointable, DelayedSubmission
 from submitit.slurm.slurm import SlurmJobEnvironment
 
+from durable_jobs import Settings
+from durable_jobs.records import Record
+
 #: The command that runs a job of the batch in the folder which follows.
-TASK = [sys.executable, "-u", "-m", "snakemake_executor_plugin_submitit.task"]
+TASK = [sys.executable, "-u", "-m", "durable_jobs.task"]
 #: How often the job was started before; its program finds this in the environment too.
 RESTARTS = "SUBMITIT_RESTARTS"
 #: Seconds a cancelled job has to save its state.
@@ -110,6 +114,30 @@ class Task(Checkpointable):
         if signal.SIGUSR2 in signals:
             requeue(signal.SIGUSR2)
         time.sleep(900)  # an exit of our own would turn preemption into failure
+
+
+def new_batch(root: Path) -> Path:
+    """A folder for jobs that are submitted together; its name travels as their comment."""
+    folder = root / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
+    folder.mkdir()
+    (folder / "bash_env").write_text(BASH_ENV)
+    return folder
+
+
+def write(record: Record, command: str, minutes: int | None, settings: Settings) -> None:
+    """Write down a job, and what is to run for it, in the folder of its batch."""
+    task = Task(
+        name=record.name,
+        command=command,
+        cancelled=record.cancelled,
+        grace=0.8 * settings.signal_delay,
+        max_requeues=settings.max_requeues,
+        env=dict(pair.split("=", 1) for pair in settings.env.split()),
+    )
+    call = DelayedSubmission(task)
+    call.set_timeout(minutes or 10**6, settings.max_requeues)
+    call.dump(record.folder / f"{record.index}.pkl")
+    record.save()
 
 
 def _requeue(self: SlurmJobEnvironment, countdown: int) -> None:
