@@ -32,9 +32,10 @@ def main() -> None:
 
     import torch
 
-    from blindspot import checkpoint
-    from blindspot.engine import Engine
-    from blindspot.study import Study
+    from blindspot.config.study import Study
+    from blindspot.lm import tensorfile
+    from blindspot.training import checkpoint
+    from blindspot.training.engine import Engine
 
     torch.set_num_threads(1)
     runs = Study.load(ROOT / "config.yaml").runs
@@ -52,7 +53,7 @@ def main() -> None:
             writer.wait()
             saves.append(time.perf_counter() - started)
             started = time.perf_counter()
-            checkpoint.read(checkpoint.path_of(Path(folder), step))
+            tensorfile.read(checkpoint.path_of(Path(folder), step))
             reads.append(time.perf_counter() - started)
     save = float(np.median(saves))
     copy = float(np.median(held))

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import yaml
 
+from blindspot.config.study import Study
 from blindspot.measure import names
-from blindspot.study import Study
 
 ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = ("runs", "state", "seconds", "cpu_s", "mb", "limit_s", "limit_mb")

@@ -45,10 +45,10 @@ def main() -> None:
 
     import torch
 
-    from blindspot.flops import forward_per_token
-    from blindspot.model import LoopedLM
-    from blindspot.objective import cross_entropy
-    from blindspot.spec import ModelSpec
+    from blindspot.config.flops import forward_per_token
+    from blindspot.config.spec import ModelSpec
+    from blindspot.lm.model import LoopedLM
+    from blindspot.lm.objective import cross_entropy
 
     torch.set_num_threads(a.threads)
     spec = ModelSpec.model_validate(SHAPES[a.shape] | {"loops": 4, "readout": "rms"})

@@ -26,9 +26,8 @@ from pathlib import Path
 
 import numpy as np
 
-from blindspot import corpus, provenance, stream, tokenizer
-from blindspot.encode import Encoder
-from blindspot.spec import (
+from blindspot import provenance
+from blindspot.config.spec import (
     DEFAULT_PATTERN,
     BpeTokenizer,
     DataSpec,
@@ -36,6 +35,8 @@ from blindspot.spec import (
     LocalCorpus,
     WordsTokenizer,
 )
+from blindspot.data import corpus, stream, tokenizer
+from blindspot.data.encode import Encoder
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(

@@ -24,7 +24,7 @@ import rows
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
 
-from blindspot.spec import RunSpec  # noqa: E402
+from blindspot.config.spec import RunSpec  # noqa: E402
 
 Step = Callable[[Any, int], None]
 
@@ -67,7 +67,7 @@ def reference_stepper(spec: RunSpec) -> Step:
     """A plain training loop's step on the plain reference."""
     import torch
 
-    from blindspot.model import LoopedLM
+    from blindspot.lm.model import LoopedLM
     from reference_model import total_loss
 
     torch.manual_seed(spec.seed)
@@ -89,8 +89,8 @@ def reference_stepper(spec: RunSpec) -> Step:
 def engine_stepper(spec: RunSpec, variant: str) -> Step:
     import torch
 
-    from blindspot.engine import Engine
-    from blindspot.execution import Execution
+    from blindspot.config.execution import Execution
+    from blindspot.training.engine import Engine
 
     how = Execution(recompute=variant == "recompute", compile=variant == "compiled")
     engine = Engine(spec, torch.device("cpu"), how)
@@ -116,7 +116,7 @@ def work(shape: str, variant: str, threads: int, warmup: int) -> None:
     """A process that takes as many steps as it is told, line by line, and says how long it took."""
     import torch
 
-    import blindspot.engine  # noqa: F401
+    import blindspot.training.engine  # noqa: F401
 
     torch.set_num_threads(threads)
     before = resident()

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from blindspot import checkpoint, files, outcome, runlog, stopping
-from blindspot import train as training
-from blindspot.engine import Engine
+from blindspot import files
 from blindspot.errors import BlindspotError
-from blindspot.train import Job, train
+from blindspot.training import checkpoint, outcome, runlog, stopping
+from blindspot.training import train as training
+from blindspot.training.engine import Engine
+from blindspot.training.train import Job, train
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGUSR2)
 

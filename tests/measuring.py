@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
+from blindspot.config.spec import Measurement, RunSpec
+from blindspot.lm.model import LoopedLM
 from blindspot.measure.subject import Subject
-from blindspot.model import LoopedLM
-from blindspot.spec import Measurement, RunSpec
 from toys import toy_model, toy_objective
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from blindspot.study import Study
+from blindspot.config.study import Study
 from toys import ROOT
 
 TINY = {

@@ -17,10 +17,10 @@ import numpy as np
 import pandas as pd
 
 import synthetic_probes as probes
+from blindspot.config.flops import parameters
+from blindspot.config.revisions import MEASUREMENT_REVISION, THROUGHPUT_REVISION
+from blindspot.config.study import Run, Study
 from blindspot.files import sha256_file, write_record
-from blindspot.flops import parameters
-from blindspot.revisions import MEASUREMENT_REVISION, THROUGHPUT_REVISION
-from blindspot.study import Run, Study
 from synthetic_probes import Probe
 
 ROOT = Path(__file__).parent.parent

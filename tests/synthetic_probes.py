@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from blindspot.study import Run
+from blindspot.config.study import Run
 
 TOKENS = 8192
 LOOPS = 30

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from blindspot import catalogue
+from blindspot.collect.probes import PROBES
+from blindspot.collect.sources import SOURCES
+from blindspot.config.study import Study
 from blindspot.measure.names import FILES
-from blindspot.probes import PROBES
-from blindspot.sources import SOURCES
-from blindspot.study import Study
+from blindspot.publish import catalogue
 
 ROOT = Path(__file__).parent.parent
 DEMO, INIT = ROOT / "studies/demo.yaml", ROOT / "studies/init.yaml"

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from blindspot import checkpoint, files
+from blindspot import files
 from blindspot.errors import BlindspotError
-from blindspot.model import LoopedLM
+from blindspot.lm import tensorfile
+from blindspot.lm.model import LoopedLM
 from toys import toy_model
 
 
@@ -15,41 +16,41 @@ def test_checkpoints_hold_plain_names_and_a_missing_one_is_an_error(tmp_path):
     model = LoopedLM(toy_model())
     path = tmp_path / "weights.safetensors"
     named = dict(model.named_parameters())
-    checkpoint.write(path, named, {"step": 1, "run": "x"})
-    saved = checkpoint.read(path)
+    tensorfile.write(path, named, {"step": 1, "run": "x"})
+    saved = tensorfile.read(path)
     assert set(saved.tensors) == set(named)
     saved.tensors.pop("position.weight")
     with pytest.raises(BlindspotError, match=r"not this model's.*position\.weight"):
-        checkpoint.restore(model, None, saved, path)
+        tensorfile.load(named, saved, path)
 
 
 @pytest.mark.parametrize("keep", [0, 7, 8, 100, 1000, -1])
 def test_a_truncated_file_is_refused(keep, tmp_path):
     path = tmp_path / "weights.safetensors"
-    checkpoint.write(path, {"a": torch.arange(500.0)}, {"step": 1})
+    tensorfile.write(path, {"a": torch.arange(500.0)}, {"step": 1})
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(BlindspotError, match="damaged or not a checkpoint"):
-        checkpoint.read(path)
+        tensorfile.read(path)
 
 
 def test_a_file_cut_anywhere_or_with_any_bit_flipped_is_refused(tmp_path):
     """200 truncations and 400 single bits, over header and content alike: never read wrongly."""
     path, rng = tmp_path / "weights.safetensors", np.random.default_rng(0)
     tensors = {"a": torch.arange(40.0), "b.c": torch.ones(3, 2, dtype=torch.float64)}
-    checkpoint.write(path, tensors, {"step": 14, "run": "0123abcd", "rows": [[1, "", 0.5]]})
+    tensorfile.write(path, tensors, {"step": 14, "run": "0123abcd", "rows": [[1, "", 0.5]]})
     whole = path.read_bytes()
-    assert checkpoint.read(path).meta["step"] == 14
+    assert tensorfile.read(path).meta["step"] == 14
     for keep in rng.integers(0, len(whole), 200):
         path.write_bytes(whole[:keep])
         with pytest.raises(BlindspotError, match="damaged or not a checkpoint"):
-            checkpoint.read(path)
+            tensorfile.read(path)
     wrong = 0
     for bit in rng.choice(8 * len(whole), 400, replace=False):
         torn = bytearray(whole)
         torn[bit // 8] ^= 1 << (bit % 8)
         path.write_bytes(torn)
         try:
-            saved = checkpoint.read(path)
+            saved = tensorfile.read(path)
         except BlindspotError:
             wrong += 1
         else:  # a bit that says nothing (padding, the order of keys): then nothing may differ
@@ -60,10 +61,10 @@ def test_a_file_cut_anywhere_or_with_any_bit_flipped_is_refused(tmp_path):
 
 def test_altered_metadata_is_refused(tmp_path):
     path = tmp_path / "weights.safetensors"
-    checkpoint.write(path, {"a": torch.zeros(3)}, {"step": 14})
+    tensorfile.write(path, {"a": torch.zeros(3)}, {"step": 14})
     path.write_bytes(path.read_bytes().replace(b"14", b"15"))
     with pytest.raises(BlindspotError, match="damaged"):
-        checkpoint.read(path)
+        tensorfile.read(path)
 
 
 def test_atomic_files_are_whole_or_absent(tmp_path):

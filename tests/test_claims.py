@@ -13,14 +13,14 @@ import pytest
 import yaml
 
 import synthetic
-from blindspot import claims
-from blindspot.catalogue import CLAIMS
-from blindspot.collect import collect
-from blindspot.collected import Collected
+from blindspot.collect.collect import collect
+from blindspot.collect.collected import Collected
+from blindspot.collect.stats import EQUIVALENT, judge, summarize
 from blindspot.errors import BlindspotError
-from blindspot.matched import matched
-from blindspot.quantities import QUANTITIES
-from blindspot.stats import EQUIVALENT, judge, summarize
+from blindspot.publish import claims
+from blindspot.publish.catalogue import CLAIMS
+from blindspot.publish.matched import matched
+from blindspot.publish.quantities import QUANTITIES
 from synthetic import PAPER, Probe
 
 CELLS = [*synthetic.CELLS, "perloop-rms-interloop"]

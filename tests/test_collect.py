@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 
 import synthetic
-from blindspot.catalogue import COLLECTED
-from blindspot.collect import FILES, collect
-from blindspot.collected import Collected
+from blindspot.collect.collect import FILES, collect
+from blindspot.collect.collected import Collected
+from blindspot.collect.records import MEASURE, RUN
+from blindspot.config.study import Study
 from blindspot.errors import BlindspotError
 from blindspot.files import write_record
-from blindspot.records import MEASURE, RUN
-from blindspot.study import Study
+from blindspot.publish.catalogue import COLLECTED
 
 SMALL = {"sizes": ["44m"], "cells": ["terminal-rms", "perloop-rms"], "seeds": [42, 101]}
 

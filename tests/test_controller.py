@@ -11,11 +11,13 @@ import time
 
 import pytest
 
-from blindspot import controller, digests, remake
+from blindspot.config import digests
 from blindspot.errors import LockedError
 from blindspot.files import sha256_file
+from blindspot.training import remake
+from blindspot.workflow import controller
 
-HOLD = "import sys, time, pathlib; from blindspot import controller as c; \
+HOLD = "import sys, time, pathlib; from blindspot.workflow import controller as c; \
 c.claim(pathlib.Path(sys.argv[1])); print('held', flush=True); time.sleep(100)"
 
 
@@ -71,7 +73,8 @@ def test_a_restarted_controller_never_lets_go(tmp_path):
     """Another one could slip in while the command starts over."""
     lock = tmp_path / "locks/study.lock"
     code = (
-        "import os, sys, time, pathlib, subprocess; from blindspot import controller as c\n"
+        "import os, sys, time, pathlib, subprocess\n"
+        "from blindspot.workflow import controller as c\n"
         "first = not c._HELD\n"
         "c.claim(pathlib.Path(sys.argv[1]))\n"
         "if first: c.restart(moved=False)\n"

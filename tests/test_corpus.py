@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blindspot import corpus
-from blindspot.corpora import enwiki
-from blindspot.corpora import local as files
+from blindspot.config.spec import BpeTokenizer, DataSpec, EnwikiSample, HubCorpus, LocalCorpus
+from blindspot.data import corpus
+from blindspot.data.corpora import enwiki
+from blindspot.data.corpora import local as files
+from blindspot.data.tokens import build
 from blindspot.errors import BlindspotError
-from blindspot.spec import BpeTokenizer, DataSpec, EnwikiSample, HubCorpus, LocalCorpus
-from blindspot.tokens import build
 from test_tokenizer import ODD
 from toys import WIKITEXT
 

@@ -9,11 +9,11 @@ from itertools import chain
 
 import pytest
 
-from blindspot import corpus
-from blindspot.corpora import hub as hub_module
+from blindspot.config.spec import HubCorpus, LocalCorpus
+from blindspot.config.study import Study
+from blindspot.data import corpus
+from blindspot.data.corpora import hub as hub_module
 from blindspot.errors import BlindspotError
-from blindspot.spec import HubCorpus, LocalCorpus
-from blindspot.study import Study
 from test_corpus import REVISION, hub, layout
 from test_tokenizer import ODD
 from toys import ROOT
@@ -313,7 +313,8 @@ def test_a_bare_alias_and_two_limits_are_refused(tmp_path):
 def test_without_network_the_ways_out_are_named(tmp_path):
     """E-06: the real call, offline and with an empty cache; nothing of it is made up."""
     program = (
-        "from blindspot import corpus; from blindspot.spec import HubCorpus; import sys, pathlib\n"
+        "import sys, pathlib; from blindspot.data import corpus\n"
+        "from blindspot.config.spec import HubCorpus\n"
         "spec = HubCorpus(kind='hub', name='Salesforce/wikitext', config='wikitext-103-raw-v1',"
         f" revision='{REVISION}')\n"
         "try: corpus.fetch(spec, pathlib.Path(sys.argv[1]))\n"

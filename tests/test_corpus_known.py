@@ -2,8 +2,8 @@
 
 import pytest
 
-from blindspot import corpus
-from blindspot.corpora import known
+from blindspot.data import corpus
+from blindspot.data.corpora import known
 from blindspot.errors import BlindspotError
 from test_corpus import hub, layout, own_cache  # noqa: F401
 from toys import WIKITEXT

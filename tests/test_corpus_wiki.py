@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from blindspot import corpus, wiki
-from blindspot.corpora import enwiki
+from blindspot.config.spec import EnwikiSample
+from blindspot.data import corpus, wiki
+from blindspot.data.corpora import enwiki
 from blindspot.errors import BlindspotError
-from blindspot.spec import EnwikiSample
 
 mwparserfromhell = pytest.importorskip("mwparserfromhell")
 

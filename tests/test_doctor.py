@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from blindspot import doctor
-from blindspot.study import Study
+from blindspot.config.study import Study
+from blindspot.plan import doctor
 from toys import ROOT
 
 

@@ -8,10 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from blindspot import tokenizer
-from blindspot.encode import Encoder
-from blindspot.errors import BlindspotError
-from blindspot.spec import (
+from blindspot.config.spec import (
     BpeTokenizer,
     DataSpec,
     Gpt2Tokenizer,
@@ -19,10 +16,13 @@ from blindspot.spec import (
     LocalCorpus,
     WordsTokenizer,
 )
-from blindspot.stream import pieces
-from blindspot.study import Study
-from blindspot.tokens import Tokens, build
-from blindspot.units import cut, units
+from blindspot.config.study import Study
+from blindspot.data import tokenizer
+from blindspot.data.encode import Encoder
+from blindspot.data.stream import pieces
+from blindspot.data.tokens import Tokens, build
+from blindspot.data.units import cut, units
+from blindspot.errors import BlindspotError
 from test_study import BASE
 from test_tokenizer import ODD
 from test_tokens import near_whitespace
@@ -99,7 +99,7 @@ def test_a_memory_that_starts_over_changes_nothing(monkeypatch):
     spec, model = WORDS, tokenizer.train(WORDS, FIT_ON)
     texts = [list(pieces(ODD)), list(pieces(["new words here"])), list(pieces(ODD))]
     expected = [Encoder(model, spec)(t).ids.tolist() for t in texts]
-    monkeypatch.setattr("blindspot.encode.REMEMBERED", 3)
+    monkeypatch.setattr("blindspot.data.encode.REMEMBERED", 3)
     small = Encoder(model, spec)
     assert [small(t).ids.tolist() for t in texts] == expected
 
@@ -156,7 +156,7 @@ TEXTS = {
 
 
 def made(tmp_path, spec, given=None):
-    from blindspot import corpus
+    from blindspot.data import corpus
 
     for split, text in TEXTS.items():
         (tmp_path / f"{split}.txt").write_text(text)

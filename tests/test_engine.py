@@ -6,12 +6,13 @@ import sys
 import pytest
 import torch
 
-from blindspot import checkpoint, heads
-from blindspot.engine import Engine
-from blindspot.execution import Execution
-from blindspot.objective import cross_entropy, loss
-from blindspot.optimizer import AdamW
-from blindspot.spec import RunSpec
+from blindspot.config.execution import Execution
+from blindspot.config.spec import RunSpec
+from blindspot.lm import heads, tensorfile
+from blindspot.lm.objective import cross_entropy, loss
+from blindspot.training import checkpoint
+from blindspot.training.engine import Engine
+from blindspot.training.optimizer import AdamW
 from reference_model import token_nll, train_steps
 from toys import CELLS, toy_model, toy_objective
 
@@ -147,10 +148,10 @@ def test_the_compiled_step_is_the_plain_one_to_rounding(tmp_path):
     for number, engine in enumerate((plain, compiled)):
         trained(engine, ids[:3])
         state = checkpoint.training_state(engine.model, engine.optimizer)
-        checkpoint.write(checkpoint.path_of(tmp_path, number), state, {})
+        tensorfile.write(checkpoint.path_of(tmp_path, number), state, {})
     for number, engine in enumerate((compiled, plain)):
         path = checkpoint.path_of(tmp_path, number)
-        checkpoint.restore(engine.model, engine.optimizer, checkpoint.read(path), path)
+        checkpoint.restore(engine.model, engine.optimizer, tensorfile.read(path), path)
         engine.resume(3, [])
         for step in range(3, 6):
             engine.step(ids[step], step)
@@ -205,7 +206,7 @@ def test_a_step_does_not_load_the_compiler():
 import sys, torch
 sys.path.insert(0, "tests")
 from test_engine import *
-import blindspot.train
+import blindspot.training.train
 engine = engine_of(spec_of("perloop-rms-penalty", dropout=0.1))
 trained(engine, batches(engine.spec, 2))
 sys.exit(any(name in sys.modules for name in ("torch._dynamo", "torch._inductor", "sympy")))

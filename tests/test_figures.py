@@ -20,12 +20,12 @@ from matplotlib.lines import Line2D
 from scipy.stats import gmean
 
 import synthetic
-from blindspot import figures, style
-from blindspot.catalogue import FIGURES
-from blindspot.collect import collect
-from blindspot.collected import Collected
-from blindspot.figures import depth, panels
-from blindspot.stats import over_seeds
+from blindspot.collect.collect import collect
+from blindspot.collect.collected import Collected
+from blindspot.collect.stats import over_seeds
+from blindspot.publish import figures, style
+from blindspot.publish.catalogue import FIGURES
+from blindspot.publish.figures import depth, panels
 
 CELLS = [*synthetic.CELLS, "perloop-rms-interloop"]
 
@@ -264,7 +264,7 @@ def test_bytes_do_not_depend_on_user_place_or_time(toy: Path, tmp_path: Path):
     rc = "lines.linewidth: 9\nfont.family: serif\naxes.grid: False\nsavefig.dpi: 30\n"
     (tmp_path / "matplotlibrc").write_text(rc + "backend: svg\npdf.fonttype: 3\n")
     code = (
-        "from pathlib import Path; from blindspot import figures; import sys;"
+        "from pathlib import Path; from blindspot.publish import figures; import sys;"
         "figures.draw('norm-over-training', Path(sys.argv[1]), Path(sys.argv[2]))"
     )
     environment = os.environ | {

@@ -15,10 +15,10 @@ from matplotlib.lines import Line2D
 from scipy.stats import gmean
 
 import synthetic
-from blindspot import catalogue, figures, style
-from blindspot.collect import collect
-from blindspot.collected import Collected
-from blindspot.figures import interventions, mechanism, panels, scale, tails
+from blindspot.collect.collect import collect
+from blindspot.collect.collected import Collected
+from blindspot.publish import catalogue, figures, style
+from blindspot.publish.figures import interventions, mechanism, panels, scale, tails
 from test_figures import visible
 
 CELLS = ["terminal-rms", "perloop-rms", "perloop-raw"]

@@ -5,9 +5,9 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from blindspot.flops import forward_per_token, parameters, training_per_token
-from blindspot.model import LoopedLM
-from blindspot.study import Study
+from blindspot.config.flops import forward_per_token, parameters, training_per_token
+from blindspot.config.study import Study
+from blindspot.lm.model import LoopedLM
 from toys import ROOT, toy_model
 
 

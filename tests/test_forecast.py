@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from blindspot import estimate as estimate_module
 from blindspot import provenance
-from blindspot.estimate import Estimator, kind_of, step_class, step_flops
-from blindspot.forecast import Forecast, one_line
-from blindspot.planning import Plan
-from blindspot.revisions import MEASUREMENT_REVISION
-from blindspot.study import Run, Study
+from blindspot.config.revisions import MEASUREMENT_REVISION
+from blindspot.config.study import Run, Study
+from blindspot.plan import estimate as estimate_module
+from blindspot.plan.estimate import Estimator, kind_of, step_class, step_flops
+from blindspot.plan.forecast import Forecast, one_line
+from blindspot.plan.planning import Plan
 from toys import ROOT
 
 DEMO = ROOT / "studies/demo.yaml"

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from blindspot.execution import Execution
-from blindspot.spec import Measurement, Throughput
+from blindspot.config.execution import Execution
+from blindspot.config.spec import Measurement, Throughput
 from toys import ROOT
 from training import toy_tokens
 
@@ -213,8 +213,8 @@ def test_settings_read_without_pydantic_are_those_read_with_it(bare):
         "import json, sys; sys.path[:0] = sys.argv[1:]\n"
         "import gpu\n"
         "from gpu.plan import CELLS, FULL, TINY\n"
-        "from blindspot.execution import Execution\n"
-        "from blindspot.spec import Measurement, RunSpec, Throughput, canonical\n"
+        "from blindspot.config.execution import Execution\n"
+        "from blindspot.config.spec import Measurement, RunSpec, Throughput, canonical\n"
         "runs = [p.run(s, c, init_std=i) for p in (FULL, TINY) for s in p.sizes\n"
         "        for c in CELLS for i in (None, 0.02)]\n"
         "assert RunSpec.parse(runs[0].canonical()) == runs[0] != runs[1]\n"

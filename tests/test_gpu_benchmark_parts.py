@@ -14,11 +14,11 @@ import yaml
 from torch.autograd import DeviceType
 
 import reference_model
+from blindspot.config.spec import Measurement
+from blindspot.config.study import Study
+from blindspot.data.tokens import Tokens
+from blindspot.lm.model import LoopedLM
 from blindspot.measure.subject import Subject
-from blindspot.model import LoopedLM
-from blindspot.spec import Measurement
-from blindspot.study import Study
-from blindspot.tokens import Tokens
 from toys import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from blindspot.config.study import Study
 from blindspot.errors import BlindspotError
-from blindspot.study import Study
 from toys import ROOT
 
 

@@ -13,10 +13,10 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from blindspot import housekeeping, inventory
-from blindspot.diff import ABSENT, differences, shown
+from blindspot.config.study import Study
 from blindspot.errors import BlindspotError
-from blindspot.study import Study
+from blindspot.plan import housekeeping, inventory
+from blindspot.plan.diff import ABSENT, differences, shown
 from test_status import HOLD
 from toys import ROOT
 
@@ -245,11 +245,11 @@ def test_a_state_without_results_is_known_by_its_checkpoint(place: Path):
 
 def test_the_real_trainers_checkpoint_is_read_too(tmp_path: Path):
     torch = pytest.importorskip("torch")
-    from blindspot import checkpoint
+    from blindspot.lm import tensorfile
 
     spec = load_demo().runs[0].spec
     path = tmp_path / "weights.safetensors"
-    checkpoint.write(path, {"a": torch.zeros(2)}, {"run": spec.hash, "spec": spec.identity()})
+    tensorfile.write(path, {"a": torch.zeros(2)}, {"run": spec.hash, "spec": spec.identity()})
     assert inventory.saved_spec(tmp_path) == spec.identity()
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from blindspot.study import Study
+from blindspot.config.study import Study
 from hub_server import served
 from test_corpus import REVISION, layout
 from test_encode import others
@@ -29,9 +29,9 @@ TOY = {"kind": "hub", "name": "Salesforce/wikitext", "config": "toy", "revision"
 PROGRAM = """
 import datasets, json, pathlib, sys
 from pydantic import TypeAdapter
-from blindspot import corpus
+from blindspot.data import corpus
 from blindspot.errors import BlindspotError
-from blindspot.spec import Corpus
+from blindspot.config.spec import Corpus
 for number, (spec, cache) in enumerate(zip(json.loads(sys.argv[1]), json.loads(sys.argv[3]))):
     datasets.config.HF_DATASETS_CACHE = cache or datasets.config.HF_DATASETS_CACHE
     try:
@@ -247,8 +247,8 @@ def test_a_tokenizer_by_name_and_then_from_the_cache(tmp_path):
     repo.mkdir(parents=True)
     made = others(repo, "gpt2")
     program = (
-        "import sys, pathlib; from blindspot import tokenizer\n"
-        "from blindspot.spec import HubTokenizer\n"
+        "import sys, pathlib; from blindspot.data import tokenizer\n"
+        "from blindspot.config.spec import HubTokenizer\n"
         "for revision in sys.argv[1:]:\n"
         "    spec = HubTokenizer(kind='hub', name='some/model', revision=revision, vocab_size=9)\n"
         "    try: tokenizer.fetch(spec, pathlib.Path('out', revision)); print('ok')\n"

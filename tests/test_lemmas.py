@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blindspot.lm.model import LoopedLM
 from blindspot.measure import updates
 from blindspot.measure.gradients import immediate, split
 from blindspot.measure.subject import without_eps
-from blindspot.model import LoopedLM
 from toys import toy_model
 
 EPS = 2.220446049250313e-16

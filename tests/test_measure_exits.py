@@ -9,11 +9,12 @@ import pytest
 import torch
 
 import reference_model as plain
-from blindspot import corpus, heads, tokenizer
+from blindspot.config.spec import DataSpec, LocalCorpus, Windows
+from blindspot.data import corpus, tokenizer
+from blindspot.data.tokens import Tokens, build
+from blindspot.lm import heads
 from blindspot.measure import exits
 from blindspot.measure.subject import token_nll, windows
-from blindspot.spec import DataSpec, LocalCorpus, Windows
-from blindspot.tokens import Tokens, build
 from measuring import ToyTokens, parameters, subject, table
 from toys import CELLS, toy_model
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from blindspot import checkpoint
+from blindspot.config.spec import DataSpec, Measurement
+from blindspot.data.tokens import Tokens, build
 from blindspot.errors import BlindspotError
 from blindspot.files import read_json, sha256_file
+from blindspot.lm import tensorfile
 from blindspot.measure import names, run
-from blindspot.spec import DataSpec, Measurement
-from blindspot.tokens import Tokens, build
 from measuring import subject
 from toys import toy_model
 
@@ -28,8 +28,8 @@ SETTINGS = Measurement(
 
 def corpus(folder):
     """A local corpus of three splits of made-up prose, and its `DataSpec`."""
-    from blindspot import corpus as corpora
-    from blindspot.spec import LocalCorpus
+    from blindspot.config.spec import LocalCorpus
+    from blindspot.data import corpus as corpora
 
     rng = np.random.default_rng(0)
     paths = {}
@@ -58,8 +58,8 @@ def measured(tmp_path_factory):
             update={"data": data.identity(), "model": toy_model(cell, vocab_size=300)}
         )
         model = run.load.LoopedLM(spec.model)
-        checkpoint.write(
-            folder / cell / checkpoint.WEIGHTS,
+        tensorfile.write(
+            folder / cell / tensorfile.WEIGHTS,
             dict(model.named_parameters()),
             {"run": spec.hash, "step": 1},
         )
@@ -108,7 +108,7 @@ def test_words_and_bytes_of_real_tokens(measured):
     """Of the whole split: its text decoded, its words counted by hand."""
     job = measured["perloop-rms"]
     tokens = Tokens.open(job.tokens)
-    from blindspot import tokenizer
+    from blindspot.data import tokenizer
 
     text = tokenizer.load(tokens.folder / "tokenizer.json").decode(
         tokens.split("test")[1:].tolist()
@@ -137,14 +137,14 @@ def test_the_record_pins_its_files_and_settings(measured):
 def test_measuring_again_gives_equal_bytes_and_disturbs_nothing(measured, tmp_path):
     """T-05: dropout is off whatever the rate; the generator and the weights stay as they are."""
     job = measured["perloop-rms"]
-    weights, state = sha256_file(job.state / checkpoint.WEIGHTS), torch.random.get_rng_state()
+    weights, state = sha256_file(job.state / tensorfile.WEIGHTS), torch.random.get_rng_state()
     again = run.Job(**{**vars(job), "out": tmp_path})
     run.measure(again)
     for name in names.FILES:
         if name != "halting_timing":
             first, second = (folder / f"{name}.csv" for folder in (job.out, tmp_path))
             assert first.read_bytes() == second.read_bytes(), name
-    assert sha256_file(job.state / checkpoint.WEIGHTS) == weights
+    assert sha256_file(job.state / tensorfile.WEIGHTS) == weights
     assert torch.equal(torch.random.get_rng_state(), state)
 
 

@@ -8,8 +8,8 @@ from contextlib import nullcontext
 
 import pytest
 
-from blindspot import meter as meter_module
-from blindspot.meter import meter
+from blindspot.data import meter as meter_module
+from blindspot.data.meter import meter
 from test_tokens import TEXTS, make
 
 pytest.importorskip("rich")
@@ -54,7 +54,7 @@ def test_a_build_counts_every_byte_of_every_split(tmp_path, monkeypatch):
 
 def test_on_a_terminal_a_bar():
     program = (
-        "from blindspot.meter import meter\n"
+        "from blindspot.data.meter import meter\n"
         "with meter() as shown:\n"
         "    shown.start('train', 2_000_000)\n"
         "    shown.add(2_000_000)\n"

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from blindspot.flops import parameters
-from blindspot.model import LoopedLM
-from blindspot.objective import cross_entropy, loss, norm_penalty
-from blindspot.spec import ModelSpec, Penalty
-from blindspot.study import Study
+from blindspot.config.flops import parameters
+from blindspot.config.spec import ModelSpec, Penalty
+from blindspot.config.study import Study
+from blindspot.lm.model import LoopedLM
+from blindspot.lm.objective import cross_entropy, loss, norm_penalty
 from reference_model import read, states, token_nll, total_loss
 from toys import CELLS, toy_model, toy_objective
 

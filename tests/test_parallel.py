@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from blindspot import checkpoint, parallel
 from blindspot.errors import BlindspotError
-from blindspot.parallel import World
-from blindspot.train import train
+from blindspot.training import checkpoint, parallel
+from blindspot.training.parallel import World
+from blindspot.training.train import train
 from training import assert_same_run, command, toy_job, trajectory, typed_job, weights
 
 
@@ -104,7 +104,7 @@ def test_ranks_that_cannot_meet_are_told_what_is_missing(monkeypatch):
 
 
 def test_a_batch_that_ranks_cannot_share_is_refused(tokens, tmp_path):
-    from blindspot.train import Trainer
+    from blindspot.training.train import Trainer
 
     job = toy_job(tokens, tmp_path)
     with pytest.raises(BlindspotError, match="4 sequences cannot be shared equally by 3"):
@@ -112,7 +112,7 @@ def test_a_batch_that_ranks_cannot_share_is_refused(tokens, tmp_path):
 
 
 def test_ranks_share_the_batch_and_differ_in_dropout_only():
-    from blindspot.engine import Engine
+    from blindspot.training.engine import Engine
     from test_engine import spec_of
 
     spec = spec_of("perloop-rms", dropout=0.1)

@@ -13,12 +13,13 @@ import pandas as pd
 import pytest
 
 import synthetic
-from blindspot import provenance, tables
-from blindspot.collect import collect
+from blindspot import provenance
+from blindspot.collect.collect import collect
+from blindspot.config.revisions import THROUGHPUT_REVISION
+from blindspot.config.study import Study
 from blindspot.errors import BlindspotError
 from blindspot.files import write_record
-from blindspot.revisions import THROUGHPUT_REVISION
-from blindspot.study import Study
+from blindspot.publish import tables
 
 SMALL = {"sizes": ["44m"], "cells": ["terminal-rms", "perloop-rms"], "seeds": [42, 101]}
 

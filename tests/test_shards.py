@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blindspot import corpus, shards, stream
-from blindspot.corpora import local
+from blindspot.config.spec import Windows
+from blindspot.data import corpus, shards, stream
+from blindspot.data.corpora import local
+from blindspot.data.shards import Shards
+from blindspot.data.tokenizer import load
+from blindspot.data.tokens import UNFINISHED, Tokens, build
+from blindspot.data.windows import Batches, count, coverage
 from blindspot.errors import BlindspotError
-from blindspot.shards import Shards
-from blindspot.spec import Windows
-from blindspot.tokenizer import load
-from blindspot.tokens import UNFINISHED, Tokens, build
-from blindspot.windows import Batches, count, coverage
 from test_tokens import BPE, TEXTS, WORDS, make
 
 
@@ -118,7 +118,7 @@ def test_an_interrupted_build_ends_with_the_same_files(tmp_path, small, monkeypa
     assert len(kept) == after
     calls = []
     with monkeypatch.context() as patch:
-        patch.setattr("blindspot.tokenizer.train", lambda *_: calls.append("fit anew"))
+        patch.setattr("blindspot.data.tokenizer.train", lambda *_: calls.append("fit anew"))
         build(spec, tmp_path / "corpus", other)
     assert files(other) == expected and not calls
     assert {p: p.stat().st_mtime_ns for p in kept} == kept
@@ -155,9 +155,9 @@ def test_a_killed_process_too(tmp_path):
     spec = make(tmp_path, texts={**TEXTS, "train": TEXTS["train"] * 300})
     expected = files(tmp_path / "tokens")
     program = (
-        "import sys, pathlib, time; from blindspot import shards\n"
-        "from blindspot.tokens import build\n"
-        "from blindspot.spec import DataSpec\n"
+        "import sys, pathlib, time; from blindspot.data import shards\n"
+        "from blindspot.data.tokens import build\n"
+        "from blindspot.config.spec import DataSpec\n"
         "write = shards.write_shard\n"
         "def slow(*a, **k):\n"
         "    r = write(*a, **k); time.sleep(float(sys.argv[4])); return r\n"

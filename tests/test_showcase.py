@@ -11,10 +11,10 @@ import pytest
 from docutils.core import publish_doctree
 
 import synthetic
-from blindspot import claims, figures, showcase, summary, tables, typeset
-from blindspot.catalogue import FIGURES, TABLES
-from blindspot.collect import collect
+from blindspot.collect.collect import collect
 from blindspot.errors import BlindspotError
+from blindspot.publish import claims, figures, showcase, summary, tables, typeset
+from blindspot.publish.catalogue import FIGURES, TABLES
 
 #: Enough to see each kind of section; drawing all figures belongs to other tests.
 SHOWN = ("norm-by-loop", "frontier")

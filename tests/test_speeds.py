@@ -5,7 +5,7 @@ import itertools
 import pandas as pd
 import pytest
 
-from blindspot.speeds import QUARTILES, pool
+from blindspot.publish.speeds import QUARTILES, pool
 
 
 def timing(architecture: str, cell: str, k: int, flops: float, q25: float, median: float,

@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from blindspot import progress as progress_module
-from blindspot.planning import Plan
-from blindspot.progress import holder, progress
-from blindspot.status import duration, status
-from blindspot.study import Study
+from blindspot.config.study import Study
+from blindspot.plan import progress as progress_module
+from blindspot.plan.planning import Plan
+from blindspot.plan.progress import holder, progress
+from blindspot.plan.status import duration, status
 from toys import ROOT
 
 HOLD = (
-    "import sys, time; from pathlib import Path; from blindspot.lock import exclusive\n"
+    "import sys, time; from pathlib import Path; from blindspot.training.lock import exclusive\n"
     "with exclusive(Path(sys.argv[1])):\n"
     "    print('held', flush=True); time.sleep(60)\n"
 )

@@ -5,9 +5,9 @@ import json
 import pytest
 import yaml
 
+from blindspot.config.spec import RunSpec, canonical
+from blindspot.config.study import Study, merge, typed
 from blindspot.errors import BlindspotError
-from blindspot.spec import RunSpec, canonical
-from blindspot.study import Study, merge, typed
 from toys import ROOT
 
 BASE = ROOT / "config.yaml"

@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 
 import synthetic
-from blindspot import tables, typeset
-from blindspot.catalogue import TABLES
-from blindspot.collect import collect
+from blindspot.collect.collect import collect
+from blindspot.config.study import Study
 from blindspot.errors import BlindspotError
-from blindspot.study import Study
-from blindspot.tables import OF_ITS_OWN
+from blindspot.publish import tables, typeset
+from blindspot.publish.catalogue import TABLES
+from blindspot.publish.tables import OF_ITS_OWN
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 
 import synthetic
-from blindspot import catalogue, tables
-from blindspot.collect import collect
-from blindspot.collected import Collected
-from blindspot.matched import matched
-from blindspot.study import Study
-from blindspot.tables.cost import peak
+from blindspot.collect.collect import collect
+from blindspot.collect.collected import Collected
+from blindspot.config.study import Study
+from blindspot.publish import catalogue, tables
+from blindspot.publish.matched import matched
+from blindspot.publish.tables.cost import peak
 
 CELLS = ["terminal-rms", "perloop-rms", "perloop-raw", "perloop-rms-penalty"]
 

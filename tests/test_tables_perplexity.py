@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 import synthetic
-from blindspot import tables
-from blindspot.collect import collect
+from blindspot.collect.collect import collect
+from blindspot.publish import tables
 
 
 @pytest.fixture(scope="module", params=[1, 0], ids=["lossless", "lossy"])

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from blindspot import provenance
+from blindspot.config.spec import Throughput
+from blindspot.lm.model import LoopedLM
 from blindspot.measure import throughput
-from blindspot.model import LoopedLM
-from blindspot.spec import Throughput
 from toys import toy_model
 
 CPU = torch.device("cpu")

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindspot.encode import Encoder
+from blindspot.config.spec import BpeTokenizer, WordsTokenizer
+from blindspot.data.encode import Encoder
+from blindspot.data.tokenizer import END_OF_TEXT, START, load, train
 from blindspot.errors import BlindspotError
-from blindspot.spec import BpeTokenizer, WordsTokenizer
-from blindspot.tokenizer import END_OF_TEXT, START, load, train
 from toys import WIKITEXT
 
 #: English with everything in it that has changed a corpus before (fault E-05).

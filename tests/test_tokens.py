@@ -9,14 +9,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from blindspot import corpus
-from blindspot.corpora.rows import lf
+from blindspot.config.spec import BpeTokenizer, DataSpec, LocalCorpus, WordsTokenizer
+from blindspot.data import corpus
+from blindspot.data.corpora.rows import lf
+from blindspot.data.shards import dtype_of, write_ids
+from blindspot.data.stream import pieces
+from blindspot.data.tokenizer import START, load, train
+from blindspot.data.tokens import Tokens, build
 from blindspot.errors import BlindspotError
-from blindspot.shards import dtype_of, write_ids
-from blindspot.spec import BpeTokenizer, DataSpec, LocalCorpus, WordsTokenizer
-from blindspot.stream import pieces
-from blindspot.tokenizer import START, load, train
-from blindspot.tokens import Tokens, build
 from test_tokenizer import ODD
 
 BPE = BpeTokenizer(kind="bpe", vocab_size=280)

@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from blindspot import checkpoint, files
-from blindspot import train as training
-from blindspot.engine import Engine
+from blindspot import files
+from blindspot.config.revisions import TRAINING_REVISION
+from blindspot.config.spec import RunSpec
 from blindspot.errors import BlindspotError, InterruptedRunError, LockedError
-from blindspot.lock import exclusive
-from blindspot.model import LoopedLM
-from blindspot.revisions import TRAINING_REVISION
-from blindspot.spec import RunSpec
-from blindspot.train import total_steps, train
+from blindspot.lm import tensorfile
+from blindspot.lm.model import LoopedLM
+from blindspot.training import checkpoint
+from blindspot.training import train as training
+from blindspot.training.engine import Engine
+from blindspot.training.lock import exclusive
+from blindspot.training.train import total_steps, train
 from reference_model import states, token_nll
 from toys import CELLS
 from training import EACH_STEP, assert_same_run, trajectory, weights
@@ -237,17 +239,17 @@ def test_a_study_for_a_gpu_does_not_start_on_a_machine_without(job):
 def test_a_full_disk_leaves_the_older_checkpoint(job, monkeypatch):
     j = job(execution=EACH_STEP)
     saves = iter(range(100))
-    original = checkpoint.save_file
+    original = tensorfile.save_file
 
     def full(*arguments, **named):
         if next(saves) == 4:
             raise OSError(28, "No space left on device")
         original(*arguments, **named)
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(tensorfile, "save_file", full)
     with pytest.raises(BlindspotError, match=r"No space left on device.*earlier checkpoints"):
         train(j)
-    assert checkpoint.read(checkpoint.checkpoints(j.state)[0]).meta["step"] == 4
+    assert tensorfile.read(checkpoint.checkpoints(j.state)[0]).meta["step"] == 4
     assert not list(j.state.glob(".step*")), "nothing half-written is left"
 
 

@@ -7,12 +7,13 @@ from functools import partial
 import pytest
 import torch
 
-from blindspot import checkpoint
-from blindspot.engine import Engine
+from blindspot.config.execution import Execution
 from blindspot.errors import InterruptedRunError
-from blindspot.execution import Execution
-from blindspot.model import LoopedLM
-from blindspot.train import train
+from blindspot.lm import tensorfile
+from blindspot.lm.model import LoopedLM
+from blindspot.training import checkpoint
+from blindspot.training.engine import Engine
+from blindspot.training.train import train
 from test_engine import batches, engine_of, spec_of, trained
 from training import assert_same_run, weights
 
@@ -27,7 +28,7 @@ def traced(monkeypatch):
 
 
 def stop_after(monkeypatch, step):
-    from blindspot import stopping
+    from blindspot.training import stopping
 
     original = Engine.step
 
@@ -57,19 +58,15 @@ def test_attempts_with_and_without_compilation_are_one_run(first, job, monkeypat
             stop_after(patch, stop)
             with pytest.raises(InterruptedRunError, match=f"at step {stop} of 24"):
                 train(j)
-        saved = checkpoint.read(checkpoint.checkpoints(j.state)[0])
+        saved = tensorfile.read(checkpoint.checkpoints(j.state)[0])
         names = {name for name, _ in LoopedLM(j.spec.model).named_parameters()}
         moments = {f"{m}.{name}" for m in ("exp_avg", "exp_avg_sq") for name in names}
         assert set(saved.tensors) == names | moments
     assert compiled == [first, first, not first, not first, first]
     assert_same_run(j, job(where="whole"))
     # The weights are those of a plain model, whoever made them.
-    checkpoint.restore(
-        LoopedLM(j.spec.model),
-        None,
-        checkpoint.read(j.state / checkpoint.WEIGHTS),
-        j.state / checkpoint.WEIGHTS,
-    )
+    path = j.state / tensorfile.WEIGHTS
+    tensorfile.load(dict(LoopedLM(j.spec.model).named_parameters()), tensorfile.read(path), path)
     assert set(weights(j)) == names
 
 

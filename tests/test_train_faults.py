@@ -12,13 +12,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from blindspot import checkpoint, lock
-from blindspot import train as training
-from blindspot.engine import Engine
+from blindspot.config.spec import Training
 from blindspot.errors import BlindspotError, LockedError, NonFiniteError
-from blindspot.lock import exclusive
-from blindspot.spec import Training
-from blindspot.train import train
+from blindspot.lm import tensorfile
+from blindspot.training import checkpoint, lock
+from blindspot.training import train as training
+from blindspot.training.engine import Engine
+from blindspot.training.lock import exclusive
+from blindspot.training.train import train
 from training import EACH_STEP, assert_same_run, toy_job, trajectory, weights
 
 
@@ -67,7 +68,7 @@ def test_a_gradient_that_is_not_finite_is_not_applied_and_ends_the_run(value, jo
     failed = json.loads((j.out / "failed.json").read_text())
     assert (failed["hash"], failed["step"]) == (j.spec.hash, 14)
     assert [p.name for p in j.out.iterdir()] == ["failed.json"]
-    assert all(bool(t.isfinite().all()) for t in checkpoint.read(kept[0]).tensors.values())
+    assert all(bool(t.isfinite().all()) for t in tensorfile.read(kept[0]).tensors.values())
     monkeypatch.undo()
     train(j)
     train(job(where="whole"))
@@ -176,7 +177,7 @@ def test_a_full_disk_leaves_the_older_checkpoints_and_a_clear_message(tokens, tm
             ):
                 train(j)
         kept = checkpoint.checkpoints(j.state)
-        assert [checkpoint.read(p).meta["step"] for p in kept] == [8, 4]
+        assert [tensorfile.read(p).meta["step"] for p in kept] == [8, 4]
         assert not list(j.state.glob(".step*")), "nothing half-written is left"
         with pytest.raises(BlindspotError, match=r"MiB are free.*make room, or set `work`"):
             train(j)  # noticed before training
@@ -188,7 +189,7 @@ def test_a_full_disk_leaves_the_older_checkpoints_and_a_clear_message(tokens, tm
 
 
 def test_no_room_is_noticed_before_training(job, monkeypatch):
-    from blindspot.flops import parameters
+    from blindspot.config.flops import parameters
 
     j = job()
     needed = 3 * 12 * parameters(j.spec.model)
@@ -268,7 +269,7 @@ def test_a_file_system_without_locks_is_told_from_a_lock_that_is_held(tmp_path, 
 def test_a_damaged_file_of_final_weights_is_named_and_says_what_to_do(job):
     j = job(steps=2)
     train(j)
-    path = j.state / checkpoint.WEIGHTS
+    path = j.state / tensorfile.WEIGHTS
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(
         BlindspotError, match=rf"{path}: damaged.*delete it to train this run again"

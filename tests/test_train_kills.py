@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from blindspot import checkpoint
+from blindspot.training import checkpoint
 from killing import PLACES, Plan, attempt, caught, random_plan, server
 from training import assert_same_run, command, toy_job, typed_job
 

@@ -5,11 +5,11 @@ import hashlib
 import numpy as np
 import pytest
 
-from blindspot import corpus
+from blindspot.config.spec import DataSpec, HubCorpus, Windows
+from blindspot.data import corpus
+from blindspot.data.tokenizer import load
+from blindspot.data.tokens import Tokens, build
 from blindspot.measure import exits
-from blindspot.spec import DataSpec, HubCorpus, Windows
-from blindspot.tokenizer import load
-from blindspot.tokens import Tokens, build
 from toys import WIKITEXT
 
 pytestmark = pytest.mark.skipif(not WIKITEXT.is_dir(), reason="no WikiText here")

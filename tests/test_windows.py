@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blindspot.config.spec import Windows
+from blindspot.data.windows import Batches, count, coverage, order, scoring, tail
 from blindspot.errors import BlindspotError
-from blindspot.spec import Windows
-from blindspot.windows import Batches, count, coverage, order, scoring, tail
 
 
 def listed(tokens, windows):

@@ -11,9 +11,9 @@ import pytest
 import torch
 import yaml
 
-from blindspot import checkpoint
-from blindspot.study import Study
-from blindspot.tokens import Tokens
+from blindspot.config.study import Study
+from blindspot.data.tokens import Tokens
+from blindspot.lm import tensorfile
 from reference_model import states, token_nll
 from studies import TINY, checkout, finished, load, snakemake
 from toys import ROOT
@@ -56,7 +56,7 @@ def test_tables_say_what_a_plain_computation_from_the_weights_says(study):
     stream = np.asarray(tokens.split("validation"))
     ce, norm = {}, {}
     for run in planned.runs:
-        saved = checkpoint.read(where / "work" / "runs" / run.name / checkpoint.WEIGHTS)
+        saved = tensorfile.read(where / "work" / "runs" / run.name / tensorfile.WEIGHTS)
         p = {name: t.double() for name, t in saved.tensors.items()}
         nll = plain_exits(p, stream, run.spec.model, 8)
         ce.setdefault(run.cell, []).append(nll / (len(stream) - 1))
@@ -186,9 +186,9 @@ def test_a_corrupt_token_file_and_an_empty_corpus_stop_with_one_message(study, t
 
 def test_uniform_predictions_have_a_perplexity_of_the_vocabulary(study):
     """Zero weights say nothing, so every token has probability 1/V at every depth."""
+    from blindspot.lm.model import LoopedLM
     from blindspot.measure.exits import measure
     from blindspot.measure.subject import Subject
-    from blindspot.model import LoopedLM
 
     where, _ = study
     planned = load(where)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from blindspot import arguments
-from blindspot.runfiles import RunFiles
-from blindspot.wildcards import RUN, only, only_runs
+from blindspot.config.runfiles import RunFiles
+from blindspot.workflow import arguments
+from blindspot.workflow.wildcards import RUN, only, only_runs
 from studies import TINY, lay_out, load, snakemake
 from toys import ROOT
 

@@ -104,7 +104,7 @@ def test_a_damaged_result_of_any_kind_is_named_and_never_collected(
     damage, tmp_path, tmp_path_factory, monkeypatch
 ):
     """Each file of a run, of a measurement and of the timing in turn: cut, then edited by hand."""
-    from blindspot.collect import collect
+    from blindspot.collect.collect import collect
     from blindspot.errors import BlindspotError
 
     where = copy(finished(tmp_path_factory)[0], tmp_path / "clone", "config.yaml", "tiny.yaml")

@@ -209,10 +209,10 @@ ROWS = {
     "a fresh clone with the results": Row(clone, published),
     "`collected/` deleted": Row(lose("results/tiny/collected"), published),
     "a comment in `model.py`": Row(
-        source("model.py", "\nimport", "\n# A comment.\nimport"), none, **SOURCE
+        source("lm/model.py", "\nimport", "\n# A comment.\nimport"), none, **SOURCE
     ),
     "the look of figures (`style.py`)": Row(
-        source("style.py", "\nimport", "\n# Another look.\nimport"),
+        source("publish/style.py", "\nimport", "\n# Another look.\nimport"),
         lambda where, fresh: {j for j in fresh if j.startswith("figure")} | documents(where, fresh),
         **SOURCE,
     ),
@@ -232,12 +232,14 @@ ROWS = {
         said=["6 impossible to measure", "Left out, since finished runs have no measurement"],
     ),
     "`MEASUREMENT_REVISION` raised": Row(
-        source("revisions.py", "MEASUREMENT_REVISION = ", "MEASUREMENT_REVISION = 7"),
+        source("config/revisions.py", "MEASUREMENT_REVISION = ", "MEASUREMENT_REVISION = 7"),
         lambda where, fresh: {j for j in fresh if j.startswith("measuring")} | publish(fresh),
         **SOURCE,
     ),
     "`TRAINING_REVISION` raised": Row(
-        source("revisions.py", "TRAINING_REVISION = ", "TRAINING_REVISION = 7"), "revised", **SOURCE
+        source("config/revisions.py", "TRAINING_REVISION = ", "TRAINING_REVISION = 7"),
+        "revised",
+        **SOURCE,
     ),
     "the text of the corpus": Row(text, runs(more=data)),
     "a `run.json` deleted": Row(

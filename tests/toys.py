@@ -31,7 +31,7 @@ CELLS = {
 
 def toy_model(cell: str = "perloop-rms", **changes):
     """ModelSpec of a toy size for a cell."""
-    from blindspot.spec import ModelSpec
+    from blindspot.config.spec import ModelSpec
 
     values = {
         "d_model": 16,
@@ -48,7 +48,7 @@ def toy_model(cell: str = "perloop-rms", **changes):
 
 
 def toy_objective(cell: str):
-    from blindspot.spec import Objective
+    from blindspot.config.spec import Objective
 
     return Objective.model_validate(
         {"loss": CELLS[cell]["loss"], "penalty": CELLS[cell].get("penalty")}

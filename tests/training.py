@@ -6,13 +6,13 @@ import sys
 import numpy as np
 import torch
 
-from blindspot import checkpoint
-from blindspot.corpus import fetch
-from blindspot.digests import Digests, identified
-from blindspot.execution import Execution
-from blindspot.spec import DataSpec, RunSpec
-from blindspot.tokens import build
-from blindspot.train import Job
+from blindspot.config.digests import Digests, identified
+from blindspot.config.execution import Execution
+from blindspot.config.spec import DataSpec, RunSpec
+from blindspot.data.corpus import fetch
+from blindspot.data.tokens import build
+from blindspot.lm import tensorfile
+from blindspot.training.train import Job
 from toys import toy_model, toy_objective
 
 TEXT = "the norm of a state grows when nothing in the loss can see it, so its angle freezes"
@@ -81,7 +81,7 @@ def command(job, *more):
 
 
 def weights(job):
-    return checkpoint.read(job.state / checkpoint.WEIGHTS).tensors
+    return tensorfile.read(job.state / tensorfile.WEIGHTS).tensors
 
 
 def trajectory(job):

@@ -2,5 +2,5 @@
 
 from gpu import standin
 
-# Before anything imports blindspot.spec.
+# Before anything imports blindspot.config.spec.
 standin.install()

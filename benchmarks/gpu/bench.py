@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 import reference_model
-from blindspot.device import autocast
-from blindspot.engine import Engine
-from blindspot.execution import Execution
+from blindspot.config.execution import Execution
+from blindspot.config.spec import RunSpec
 from blindspot.files import write_text
-from blindspot.model import LoopedLM
-from blindspot.spec import RunSpec
+from blindspot.lm.device import autocast
+from blindspot.lm.model import LoopedLM
+from blindspot.training.engine import Engine
 from gpu.plan import Plan
 
 NOTES = ("section", "case", "seconds", "outcome")

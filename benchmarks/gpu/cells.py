@@ -24,16 +24,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from blindspot import trajectory
-from blindspot.engine import Engine
-from blindspot.flops import training_per_token
-from blindspot.heads import token_cross_entropy
+from blindspot.config.flops import training_per_token
+from blindspot.config.spec import Measurement, RunSpec
+from blindspot.data.tokens import Tokens
+from blindspot.data.windows import Batches, count, scoring
+from blindspot.lm.heads import token_cross_entropy
+from blindspot.lm.model import LoopedLM
 from blindspot.measure import gradients, norms
 from blindspot.measure.subject import Subject
-from blindspot.model import LoopedLM
-from blindspot.spec import Measurement, RunSpec
-from blindspot.tokens import Tokens
-from blindspot.windows import Batches, count, scoring
+from blindspot.training import trajectory
+from blindspot.training.engine import Engine
 from gpu.bench import Bench, engine
 from gpu.plan import TRAININGS, Plan, Training
 

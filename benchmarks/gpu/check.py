@@ -23,7 +23,7 @@ be the explicit one, with T x T weights in memory.
 import torch
 from torch import Tensor
 
-from blindspot.spec import RunSpec
+from blindspot.config.spec import RunSpec
 from gpu.bench import Bench, Reference, Sheet, engine, gradients
 from gpu.plan import CELLS
 

@@ -4,8 +4,8 @@
 bf16 autocast, architectures and depths in turn; architectures are named by size and readout.
 """
 
+from blindspot.config.spec import Throughput
 from blindspot.measure import throughput
-from blindspot.spec import Throughput
 from gpu.bench import Bench
 
 

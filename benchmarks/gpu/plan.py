@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from blindspot.revisions import TRAINING_REVISION
-from blindspot.spec import ModelSpec, Objective, RunSpec
+from blindspot.config.revisions import TRAINING_REVISION
+from blindspot.config.spec import ModelSpec, Objective, RunSpec
 
 #: Readout and objective of the cells that are used here, as in config.yaml (a test compares).
 CELLS: Mapping[str, tuple[str, dict[str, Any]]] = {

@@ -31,9 +31,9 @@ import torch
 from torch import Tensor
 from torch.autograd import DeviceType
 
-from blindspot.flops import training_per_token
+from blindspot.config.flops import training_per_token
+from blindspot.config.spec import RunSpec
 from blindspot.provenance import device_name
-from blindspot.spec import RunSpec
 from gpu.bench import Bench, Reference, Sheet, engine
 from gpu.plan import peak
 

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import Annotated, NoReturn
 
-from blindspot import stopping
+from blindspot.training import stopping
 
 if sys.argv[1:2] == ["train"]:
     # Before all else: the imports below and torch's take seconds, in which a signal must not kill.
@@ -18,8 +18,8 @@ if sys.argv[1:2] == ["train"]:
 
 import typer
 
-from blindspot import ask
 from blindspot.errors import BlindspotError
+from blindspot.plan import ask
 
 app = typer.Typer(
     add_completion=False,
@@ -46,8 +46,8 @@ def corpus(spec: Spec, out: Folder) -> None:
     """Fetch a corpus and write its documents, split. The only step that uses the network."""
     from pydantic import TypeAdapter
 
-    from blindspot.corpus import fetch
-    from blindspot.spec import Corpus
+    from blindspot.config.spec import Corpus
+    from blindspot.data.corpus import fetch
 
     fetch(TypeAdapter(Corpus).validate_json(spec), out)
 
@@ -57,8 +57,8 @@ def tokenizer(spec: Spec, out: Folder) -> None:
     """Fetch a tokenizer from the hub, as a file. Uses the network."""
     from pydantic import TypeAdapter
 
-    from blindspot.spec import Gpt2Tokenizer, HubTokenizer
-    from blindspot.tokenizer import fetch
+    from blindspot.config.spec import Gpt2Tokenizer, HubTokenizer
+    from blindspot.data.tokenizer import fetch
 
     given: TypeAdapter[HubTokenizer | Gpt2Tokenizer] = TypeAdapter(HubTokenizer | Gpt2Tokenizer)
     fetch(given.validate_json(spec), out)
@@ -73,8 +73,8 @@ def tokens(
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default all.")] = None,
 ) -> None:
     """Fit the tokenizer, unless one is given, and write token files."""
-    from blindspot.spec import DataSpec
-    from blindspot.tokens import build
+    from blindspot.config.spec import DataSpec
+    from blindspot.data.tokens import build
 
     build(DataSpec.model_validate_json(spec), corpus, out, tokenizer, threads)
 
@@ -93,13 +93,13 @@ def train(
 ) -> None:
     """Train one run, or go on with it where it was interrupted."""
     if gpus > 1 and "WORLD_SIZE" not in os.environ:
-        from blindspot.parallel import launch
+        from blindspot.training.parallel import launch
 
         raise typer.Exit(launch(gpus))
-    from blindspot.execution import Execution
-    from blindspot.spec import RunSpec
-    from blindspot.train import Job
-    from blindspot.train import train as train_run
+    from blindspot.config.execution import Execution
+    from blindspot.config.spec import RunSpec
+    from blindspot.training.train import Job
+    from blindspot.training.train import train as train_run
 
     how = Execution.model_validate_json(execution)
     out, state = results / "runs" / name, work / "runs" / name
@@ -118,9 +118,9 @@ def measure(
     threads: Threads = 1,
 ) -> None:
     """Measure a trained run: every exit, norms, gradients, updates, clamps, halting."""
+    from blindspot.config.spec import Measurement, RunSpec
     from blindspot.measure.run import Job
     from blindspot.measure.run import measure as measure_run
-    from blindspot.spec import Measurement, RunSpec
 
     chosen = Measurement.model_validate_json(settings)
     state = work / "runs" / name
@@ -144,8 +144,8 @@ def throughput(
 @app.command()
 def collect(config: Configs, out: Folder, override: Override = "{}") -> None:
     """Gather the results of a study into tidy CSVs."""
-    from blindspot.collect import collect as gather
-    from blindspot.study import Study
+    from blindspot.collect.collect import collect as gather
+    from blindspot.config.study import Study
 
     gather(Study.load(config[0], config[1:], json.loads(override)), out)
 
@@ -153,7 +153,7 @@ def collect(config: Configs, out: Folder, override: Override = "{}") -> None:
 @app.command()
 def table(name: str, collected: Folder, out: Folder) -> None:
     """Write one table as CSV, Markdown and LaTeX."""
-    from blindspot.tables import write
+    from blindspot.publish.tables import write
 
     write(name, collected, out)
 
@@ -161,7 +161,7 @@ def table(name: str, collected: Folder, out: Folder) -> None:
 @app.command()
 def figure(name: str, collected: Folder, out: Folder) -> None:
     """Draw one figure as PDF and PNG."""
-    from blindspot.figures import draw
+    from blindspot.publish.figures import draw
 
     draw(name, collected, out)
 
@@ -169,7 +169,7 @@ def figure(name: str, collected: Folder, out: Folder) -> None:
 @app.command()
 def claims(collected: Folder, out: Folder) -> None:
     """Judge each claim of the paper by what the study measured."""
-    from blindspot.claims import write
+    from blindspot.publish.claims import write
 
     write(collected, out)
 
@@ -177,7 +177,7 @@ def claims(collected: Folder, out: Folder) -> None:
 @app.command()
 def summary(results: Folder) -> None:
     """Print what a study showed: drift, and what depth buys."""
-    from blindspot.summary import summary as summarize
+    from blindspot.publish.summary import summary as summarize
 
     print(summarize(results))
 
@@ -191,8 +191,8 @@ def doctor(
     latency: Annotated[float, typer.Option(help="latency-wait of the profile, seconds.")] = 120,
 ) -> None:
     """Check a Slurm cluster with one tiny job, and say what to change."""
-    from blindspot.doctor import Doctor, examine
-    from blindspot.study import Study
+    from blindspot.config.study import Study
+    from blindspot.plan.doctor import Doctor, examine
 
     study = Study.load(config[0], config[1:], json.loads(override))
     examine(Doctor(study, json.loads(resources), folder=folder, latency=latency))
@@ -204,7 +204,7 @@ def readme(
     command: Annotated[str, typer.Option(help="What draws everything again, to be shown.")],
 ) -> None:
     """Write RESULTS/README.md: tables and figures in place, for a repository's browser."""
-    from blindspot.showcase import write
+    from blindspot.publish.showcase import write
 
     write(results, command)
 
@@ -212,7 +212,7 @@ def readme(
 @app.command()
 def schema() -> None:
     """Print the JSON schema of config.yaml, for editors."""
-    from blindspot.study import Config
+    from blindspot.config.study import Config
 
     print(json.dumps(Config.model_json_schema(), indent=2))
 

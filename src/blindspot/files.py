@@ -1,10 +1,12 @@
 """Files that are either whole or absent: every result is written beside its place, then renamed."""
 
+import csv
 import hashlib
+import io
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,15 @@ def write_text(path: Path, text: str) -> None:
     """Write `text` as UTF-8 with LF line ends, atomically."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def to_csv(columns: Sequence[str], table: Sequence[Sequence[Any]]) -> str:
+    """CSV text with LF line ends."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(table)
+    return buffer.getvalue()
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -15,8 +15,8 @@ import yaml
 from cluster import NODES, Cluster, until
 from study import PROJECT
 
-from blindspot import checkpoint
-from blindspot.study import Run, Study
+from blindspot.config.study import Run, Study
+from blindspot.lm import tensorfile
 
 TINY = {
     "study": "tiny",
@@ -52,7 +52,7 @@ def alone(study: Study, run: Run, out: Path) -> tuple[str, dict[str, torch.Tenso
     given = ["--spec", run.spec.canonical(), "--name", run.name, "--tokens", study.tokens]
     given += ["--results", out, "--work", out / "work", "--device", "cpu", "--threads", 1]
     blindspot("train", *given)
-    weights = checkpoint.read(out / "work/runs" / run.name / checkpoint.WEIGHTS).tensors
+    weights = tensorfile.read(out / "work/runs" / run.name / tensorfile.WEIGHTS).tensors
     return (out / "runs" / run.name / "trajectory.csv").read_text(), weights
 
 
@@ -105,7 +105,7 @@ def test_study(cluster: Cluster, tiny: Callable[..., Study], tmp_path: Path) -> 
         assert provenance["resumes"] == provenance["requeues"] == 1
         trajectory, weights = alone(study, run, tmp_path / "alone" / run.name)
         assert (result / "trajectory.csv").read_text() == trajectory
-        mine = checkpoint.read(study.work / "runs" / run.name / checkpoint.WEIGHTS).tensors
+        mine = tensorfile.read(study.work / "runs" / run.name / tensorfile.WEIGHTS).tensors
         assert mine.keys() == weights.keys()
         assert all(mine[name].equal(weights[name]) for name in mine)
     assert (study.results / "report.html").stat().st_size > 100_000

@@ -10,8 +10,8 @@ import pytest
 from cluster import Cluster
 from study import PROJECT, shim
 
-from blindspot.doctor import Doctor
-from blindspot.study import Study
+from blindspot.config.study import Study
+from blindspot.plan.doctor import Doctor
 
 CONFIGS = [PROJECT / "config.yaml", PROJECT / "studies/demo.yaml"]
 

@@ -11,14 +11,17 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 try:
-    from blindspot import arguments, catalogue, controller, provenance, remake, sourcecode
-    from blindspot.arguments import options
+    from blindspot import provenance
+    from blindspot.publish import catalogue
+    from blindspot.training import remake
+    from blindspot.workflow import arguments, controller, sourcecode
+    from blindspot.workflow.arguments import options
     from blindspot.errors import BlindspotError
-    from blindspot.runfiles import RunFiles
-    from blindspot.spec import canonical, digest
-    from blindspot.study import Study, typed
-    from blindspot.summary import summary
-    from blindspot.wildcards import only, only_runs
+    from blindspot.config.runfiles import RunFiles
+    from blindspot.config.spec import canonical, digest
+    from blindspot.config.study import Study, typed
+    from blindspot.publish.summary import summary
+    from blindspot.workflow.wildcards import only, only_runs
 except ImportError as error:
     raise WorkflowError(
         f"{error}: blindspot is not installed for {sys.executable}; run `make env`, then "
@@ -136,7 +139,7 @@ def caption(kind, items, name):
     """What stands beside a table or figure in the report. Only when Snakemake makes its report are
     the results there that the whole caption speaks of."""
     if any(word.startswith("--report") for word in sys.argv):
-        from blindspot import showcase  # pandas: not at parse time
+        from blindspot.publish import showcase  # pandas: not at parse time
 
         return showcase.caption(kind, name, study.results / "collected")
     missing = RUNS.keys() - set(wanted())

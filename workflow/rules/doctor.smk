@@ -1,6 +1,6 @@
 # Is this cluster ready? One tiny job, and a line for each thing that must be right.
 
-from blindspot import doctor
+from blindspot.plan import doctor
 
 
 rule doctor:

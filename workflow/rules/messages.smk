@@ -96,7 +96,7 @@ def asking() -> bool:
 
 def outlook() -> str:
     """One line on what is ahead, from what is known already."""
-    from blindspot import forecast  # not at parse time: every job parses this
+    from blindspot.plan import forecast  # not at parse time: every job parses this
 
     return f"{forecast.one_line(study, CPUS)}. More: snakemake -c1 forecast"
 
@@ -167,7 +167,7 @@ def finish() -> None:
     if all((study.results / "tables" / f"{name}.csv").exists() for name in ("main", "depth")):
         lines.append(summary(study.results))
     if (study.results / "claims.csv").exists():
-        from blindspot import claims  # pandas: not at parse time
+        from blindspot.publish import claims  # pandas: not at parse time
 
         lines.append(claims.summary(study.results / "claims.csv"))
     logger.info("\n".join(lines))

@@ -35,11 +35,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from blindspot.config.spec import Windows
+from blindspot.data.tokens import Tokens
+from blindspot.data.windows import count, scoring
 from blindspot.measure.names import PROTOCOLS
 from blindspot.measure.subject import Row, Subject, number, token_nll
-from blindspot.spec import Windows
-from blindspot.tokens import Tokens
-from blindspot.windows import count, scoring
 
 SPLITS = ("validation", "test")
 COLUMNS = (

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blindspot.model import Block, LoopedLM
-from blindspot.readout import rms_normalize
+from blindspot.lm.model import Block, LoopedLM
+from blindspot.lm.readout import rms_normalize
 
 #: Whether to stop, (N,) bool, of logits (N, V) of the active tokens.
 Decide = Callable[[Tensor], Tensor]

@@ -40,10 +40,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from blindspot.config.spec import Objective
+from blindspot.lm.model import LoopedLM
+from blindspot.lm.objective import supervised
 from blindspot.measure.subject import Row, Subject, number, token_nll
-from blindspot.model import LoopedLM
-from blindspot.objective import supervised
-from blindspot.spec import Objective
 
 SPLIT = "validation"
 COLUMNS = (

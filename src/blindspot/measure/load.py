@@ -4,10 +4,10 @@ from pathlib import Path
 
 import torch
 
-from blindspot import checkpoint
+from blindspot.config.spec import RunSpec
 from blindspot.errors import BlindspotError
-from blindspot.model import LoopedLM
-from blindspot.spec import RunSpec
+from blindspot.lm.model import LoopedLM
+from blindspot.lm.tensorfile import load, read
 
 
 def model(spec: RunSpec, weights: Path, device: torch.device) -> LoopedLM:
@@ -17,12 +17,12 @@ def model(spec: RunSpec, weights: Path, device: torch.device) -> LoopedLM:
             f"{weights}: the weights of this run are gone, so it can't be measured again. Train it "
             f"again (delete its folder under results/ and run the workflow), or restore the file"
         )
-    saved = checkpoint.read(weights)
+    saved = read(weights)
     if saved.meta["run"] != spec.hash:
         raise BlindspotError(
             f"{weights}: weights of run {saved.meta['run']}, not of {spec.hash}; move the file away"
         )
     with torch.random.fork_rng(devices=[]):  # the initial weights are drawn only to be replaced
         built = LoopedLM(spec.model)
-    checkpoint.restore(built, None, saved, weights)
+    load(dict(built.named_parameters()), saved, weights)
     return built.to(device).eval().requires_grad_(False)

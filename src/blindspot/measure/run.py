@@ -11,16 +11,15 @@ from pathlib import Path
 
 import torch
 
-from blindspot import device as devices
 from blindspot import provenance
-from blindspot.checkpoint import WEIGHTS
-from blindspot.files import sha256_file, write_record, write_text
+from blindspot.config.revisions import MEASUREMENT_REVISION
+from blindspot.config.spec import Measurement, RunSpec
+from blindspot.data.tokens import Tokens
+from blindspot.files import sha256_file, to_csv, write_record, write_text
+from blindspot.lm import device as devices
+from blindspot.lm.tensorfile import WEIGHTS
 from blindspot.measure import baselines, clamp, exits, gradients, halting, load, norms, updates
 from blindspot.measure.subject import Subject
-from blindspot.revisions import MEASUREMENT_REVISION
-from blindspot.spec import Measurement, RunSpec
-from blindspot.tokens import Tokens
-from blindspot.trajectory import to_csv
 
 MEASUREMENTS = (baselines, exits, norms, gradients, updates, clamp, halting)
 

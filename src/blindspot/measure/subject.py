@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from blindspot.config.spec import Measurement, RunSpec
+from blindspot.data.tokens import Tokens
 from blindspot.errors import BlindspotError
-from blindspot.heads import token_cross_entropy
-from blindspot.model import LoopedLM, RMSNorm
-from blindspot.spec import Measurement, RunSpec
-from blindspot.tokens import Tokens
+from blindspot.lm.heads import token_cross_entropy
+from blindspot.lm.model import LoopedLM, RMSNorm
 
 Ids = NDArray[np.int64]
 #: Ids that are counted at a time, so that a large training split does not fill the memory.

@@ -16,13 +16,12 @@ import numpy as np
 import torch
 
 from blindspot import provenance
-from blindspot.device import autocast, resolve
-from blindspot.files import sha256_text, write_record, write_text
-from blindspot.flops import forward_per_token
-from blindspot.model import LoopedLM
-from blindspot.revisions import THROUGHPUT_REVISION
-from blindspot.spec import ModelSpec, Throughput
-from blindspot.trajectory import to_csv
+from blindspot.config.flops import forward_per_token
+from blindspot.config.revisions import THROUGHPUT_REVISION
+from blindspot.config.spec import ModelSpec, Throughput
+from blindspot.files import sha256_text, to_csv, write_record, write_text
+from blindspot.lm.device import autocast, resolve
+from blindspot.lm.model import LoopedLM
 
 COLUMNS = (
     "architecture",

@@ -41,8 +41,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from blindspot.lm.model import Block, LoopedLM
 from blindspot.measure.subject import Ids, Row, Subject, number
-from blindspot.model import Block, LoopedLM
 
 SPLIT = "validation"
 COLUMNS = (

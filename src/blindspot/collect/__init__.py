@@ -1,0 +1,1 @@
+"""From the result folders of single runs to tidy CSVs, and reading those."""

@@ -1,0 +1,282 @@
+"""From the result folders of single runs to a few tidy tables of the whole study.
+
+Everything that is drawn or tabulated goes through here, so this is where a damaged, hand-edited
+or foreign result file is found: its name is in the error, and nothing is written from it.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from blindspot.collect.collected import read_csv, refuse
+from blindspot.collect.probes import PROBES
+from blindspot.collect.records import (
+    PROVENANCE,
+    check_digests,
+    provenance,
+    read_measure,
+    read_run,
+    read_timing,
+)
+from blindspot.collect.sources import SOURCES, THROUGHPUT, Context, finite
+from blindspot.config.flops import training_per_token
+from blindspot.config.revisions import (
+    DATA_REVISION,
+    MEASUREMENT_REVISION,
+    THROUGHPUT_REVISION,
+    TRAINING_REVISION,
+)
+from blindspot.config.runfiles import RunFiles
+from blindspot.config.study import Run, Study
+from blindspot.errors import BlindspotError
+from blindspot.files import atomic_path, read_json, write_json
+
+#: All files of a run, by the name of the table that they are gathered in.
+FILES = SOURCES | PROBES
+#: From run.json's provenance into runs.csv.
+RUN = ["device", "threads", "precision", "seconds", "tokens_per_s", "started", "finished"]
+#: Columns of provenance.csv: whose, and which stage (training, measurement, throughput).
+ORIGINS = ["size", "cell", "seed", "run", "stage", *PROVENANCE]
+COUNTS = ["seed", "revision", "data_revision", "threads", "resumes", "requeues"]
+
+
+def collect(study: Study, out: Path) -> None:
+    """Write runs.csv, one CSV a file of `FILES`, throughput.csv, provenance.csv and, last,
+    study.json into `out`.
+
+    Rows are in the order of the config's sizes, cells and seeds. A run that failed, is not trained
+    or not measured is listed under `missing`; a fault in a file that is there raises
+    `BlindspotError`.
+    """
+    parts: dict[str, list[pd.DataFrame]] = {name: [] for name in FILES}
+    rows: list[dict[str, Any]] = []
+    records: list[tuple[Run, dict[str, Any]]] = []
+    origins: list[dict[str, Any]] = []
+    missing: list[dict[str, str]] = []
+    for run in study.runs:
+        folder = study.results / "runs" / run.name
+        measured = folder / study.config.measurement.folder
+        if not (folder / "run.json").exists():
+            missing.append({"run": run.name, "reason": _why_not_trained(folder, run)})
+            continue
+        record = read_run(folder, run)
+        if not (measured / "measure.json").exists():
+            missing.append({"run": run.name, "reason": "not measured"})
+            continue
+        scored = read_measure(measured, run, study)
+        lead = {"size": run.size, "cell": run.cell, "seed": run.seed, "run": run.name}
+        for name, source in FILES.items():
+            path = (measured if source.measured else folder) / source.file
+            frame = read_csv(path, source.columns, source.keys)
+            source.check(frame, Context(path, run, record["steps"]))
+            frame = frame.sort_values(source.keys, kind="stable", ignore_index=True)
+            for at, (key, value) in enumerate(lead.items()):
+                frame.insert(at, key, value)
+            parts[name].append(frame)
+        check_digests(folder / "run.json", record, _files(measured=False))
+        check_digests(measured / "measure.json", scored, _files(measured=True))
+        flops = training_per_token(run.spec.model, run.spec.objective)
+        rows.append({**lead, **_run_row(record), "train_flops_per_token": flops})
+        records.append((run, record))
+        data = run.spec.data["revision"]
+        for stage, of in (("training", record), ("measurement", scored)):
+            origins.append({**lead, "stage": stage, **provenance(of, data)})
+    if not records:
+        raise BlindspotError(
+            f"{study.results / 'runs'}: no run of study {study.config.study!r} is trained and "
+            f"measured, so there is nothing to publish; run `snakemake runs` first"
+        )
+    _check_together(study, records, pd.concat(parts["exits"], ignore_index=True))
+
+    throughput, untimed = _throughput(study, origins)
+    tables = {"runs": pd.DataFrame(rows), "throughput": throughput}
+    whole = dict.fromkeys(COUNTS, "Int64")  # a count that is not known is empty, not a fraction
+    tables["provenance"] = pd.DataFrame(origins, columns=ORIGINS).astype(whole)
+    tables |= {name: pd.concat(frames, ignore_index=True) for name, frames in parts.items()}
+    for name, table in tables.items():
+        with atomic_path(out / f"{name}.csv") as temporary:
+            # Without a float format pandas writes the shortest text that reads back the same.
+            table.to_csv(temporary, index=False, lineterminator="\n")
+    write_json(out / "study.json", _describe(study, records, missing, untimed, throughput))
+
+
+def _files(measured: bool) -> set[str]:
+    """The files that a run, or its measurement, leaves."""
+    return {source.file for source in FILES.values() if source.measured == measured}
+
+
+def _why_not_trained(folder: Path, run: Run) -> str:
+    """The trainer leaves a record where a run came to its end without weights."""
+    path = folder / "failed.json"
+    if not path.exists():
+        return "not trained"
+    record = read_json(path)
+    keys = {"name": run.name, "hash": run.spec.hash}
+    if not isinstance(record, dict) or any(record.get(k) != v for k, v in keys.items()):
+        raise refuse(path, f"is not the record of run {run.name}")
+    # `step` counts the steps that were done. The message says first what happened, then what was
+    # left where on that machine, which is nothing for a table.
+    error = str(record.get("error")).removeprefix(f"{run.name}: ").partition(";")[0]
+    return f"failed at step {record.get('step', -1) + 1}: {error}"
+
+
+def _run_row(record: dict[str, Any]) -> dict[str, Any]:
+    found = record["provenance"]
+    return {
+        "steps": record["steps"],
+        "tokens_seen": record["tokens_seen"],
+        "parameters": record["parameters"],
+        **{key: found.get(key) for key in RUN},
+        "commit": found.get("commit"),
+        "dirty": found.get("dirty"),
+        "torch": found.get("versions", {}).get("torch"),
+    }
+
+
+def _ids(record: dict[str, Any]) -> Any:
+    """What says which token ids a run was trained on; how their files are laid out may differ."""
+    data = record.get("data") or {}
+    splits = data.get("splits")
+    return [s.get("sha256") for _, s in sorted(splits.items())] if splits else data
+
+
+def _check_together(
+    study: Study, records: list[tuple[Run, dict[str, Any]]], exits: pd.DataFrame
+) -> None:
+    """Faults that only show when runs are laid side by side."""
+    first_run, first = records[0]
+    for run, record in records:
+        if _ids(record) != _ids(first):
+            raise refuse(
+                study.results / "runs" / run.name / "run.json",
+                f"was trained on other token files than {first_run.name} (key data)",
+            )
+    for (split, protocol), group in exits.groupby(["split", "protocol"]):
+        for count in ("tokens", "words", "bytes"):
+            # Counts that are not known (empty) are alike too: all or none.
+            values = group[count].fillna(0)
+            usual = values.mode().iloc[0]
+            odd = group[values != usual]
+            if len(odd):
+                raise refuse(
+                    study.results / "runs" / odd["run"].iloc[0],
+                    f"was scored on {odd[count].iloc[0]} {count} of {split} (protocol "
+                    f"{protocol}), the other runs on {usual}",
+                )
+
+
+def _throughput(study: Study, origins: list[dict[str, Any]]) -> tuple[pd.DataFrame, list[str]]:
+    """Throughput of every cell by size and depth, and the sizes that are not timed.
+
+    Appends to `origins` where each table comes from.
+    """
+    frames: list[pd.DataFrame] = []
+    untimed: list[str] = []
+    c, files = study.config, RunFiles(study)
+    for size in c.sizes:
+        path = files.throughput(size)
+        if not path.exists():
+            untimed.append(size)
+            continue
+        record = read_timing(path)
+        origins.append({"size": size, "stage": "throughput", **provenance(record, None)})
+        frame = read_csv(path, THROUGHPUT, ["architecture", "k"])
+        constant = {
+            "batch": c.throughput.batch,
+            "context": c.windows.length,
+            "precision": c.training.precision,
+            "repeats": c.throughput.repeats,
+        }
+        for column, expected in constant.items():
+            for value in frame[column].unique():
+                if value != expected:
+                    raise refuse(path, f"has {column} {value}, the study {expected}")
+        for column in ("device", "threads"):
+            if frame[column].nunique() != 1:
+                raise refuse(
+                    path,
+                    f"mixes {column} {', '.join(map(str, frame[column].unique()))}; speeds of "
+                    f"different machines cannot stand in one table: time size {size} on one",
+                )
+        depths = list(range(1, c.model.loops + 1))
+        for label in study.architectures(size):
+            found = sorted(frame.loc[frame["architecture"] == label, "k"])
+            if found[: len(depths)] != depths:
+                raise refuse(path, f"times architecture {label} at k = {found}, not at {depths}")
+        q25, median, q75 = (frame[f"tokens_per_s{q}"] for q in ("_q25", "", "_q75"))
+        finite(frame, path, ["tokens_per_s", "tokens_per_s_q25", "tokens_per_s_q75"], above=0)
+        if not ((q25 <= median) & (median <= q75)).all():
+            raise refuse(path, "has a median outside its quartiles")
+        check_digests(path.with_suffix(".json"), record, {path.name})
+        for name in c.cells:
+            rows = frame[frame["architecture"] == study.architecture(name)].sort_values("k")
+            rows.insert(0, "size", size)
+            rows.insert(1, "cell", name)
+            frames.append(rows)
+    if not frames:
+        return pd.DataFrame(columns=["size", "cell", *THROUGHPUT]), untimed
+    return pd.concat(frames, ignore_index=True), untimed
+
+
+def _describe(
+    study: Study,
+    records: list[tuple[Run, dict[str, Any]]],
+    missing: list[dict[str, str]],
+    untimed: list[str],
+    throughput: pd.DataFrame,
+) -> dict[str, Any]:
+    """What `study.json` says: all that captions and tables need besides the numbers."""
+    c = study.config
+    sizes = []
+    for name, size in c.sizes.items():
+        own = [record for run, record in records if run.size == name]
+        for key in ("steps", "tokens_seen"):
+            if len({record[key] for record in own}) > 1:
+                raise BlindspotError(
+                    f"{study.results / 'runs' / name}: runs of one size differ in {key}: "
+                    f"{sorted({record[key] for record in own})}; they cannot be compared"
+                )
+        sizes.append(
+            {
+                "name": name,
+                **size.model_dump(mode="json", exclude={"seeds"}),
+                "seeds": list(size.seeds or c.grid.seeds),
+                "steps": own[0]["steps"] if own else None,
+                "tokens_seen": own[0]["tokens_seen"] if own else None,
+            }
+        )
+    found = [record["provenance"] for _, record in records]
+    return {
+        "study": c.study,
+        "corpus": c.corpus.label,
+        "tokenizer": c.tokenizer.identity(),
+        "data": records[0][1].get("data"),
+        "windows": c.windows.identity(),
+        "loops": c.model.loops,
+        "model": c.model.identity(),
+        "sizes": sizes,
+        "cells": [{"name": name, **cell.identity()} for name, cell in c.cells.items()],
+        "training": c.training.identity(),
+        "precision": c.training.precision,
+        "measurement": c.measurement.identity(),
+        "devices": {
+            "training": sorted({str(p.get("device")) for p in found}),
+            "throughput": {
+                str(size): str(rows["device"].iloc[0])
+                for size, rows in throughput.groupby("size", sort=False)
+            },
+        },
+        "commits": sorted(
+            {f"{p.get('commit')}{' (changed)' if p.get('dirty') else ''}" for p in found}
+        ),
+        "collected": len(records),
+        "missing": missing,
+        "throughput_missing": untimed,
+        "revisions": {
+            "data": DATA_REVISION,
+            "training": TRAINING_REVISION,
+            "measurement": MEASUREMENT_REVISION,
+            "throughput": THROUGHPUT_REVISION,
+        },
+    }

@@ -1,0 +1,240 @@
+"""Reading what `collect` wrote, and the sentences that every caption and table note shares."""
+
+import io
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from math import exp, nan
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from blindspot.collect.stats import t_factor
+from blindspot.config.spec import canonical
+from blindspot.errors import BlindspotError
+from blindspot.files import read_json
+
+#: What reads no context, and what it knows.
+BASELINES = {"uniform": "all tokens alike", "unigram": "token frequencies of the training split"}
+
+
+def refuse(path: Path, fault: str) -> BlindspotError:
+    """The error for a result file that must not be drawn."""
+    return BlindspotError(
+        f"{path}: {fault}; restore the file from a copy, or remove its folder to have it made anew"
+    )
+
+
+def read_csv(path: Path, columns: Mapping[str, str], keys: Sequence[str]) -> pd.DataFrame:
+    """Read a CSV that must have exactly `columns` (name to dtype) and no two rows of equal `keys`.
+
+    Missing files, cut lines, other columns and values of another type raise `BlindspotError`
+    with the file's name.
+    """
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise refuse(path, "no such file, though the record beside it says it is written") from None
+    if not raw.endswith(b"\n"):
+        raise refuse(path, "is cut off: its last line has no end")
+    header = raw[: raw.index(b"\n")].decode("utf-8", "replace").rstrip("\r").split(",")
+    if header != list(columns):
+        odd = set(columns) ^ set(header)
+        raise refuse(path, f"has other columns than expected ({', '.join(sorted(odd)) or 'order'})")
+    try:
+        with warnings.catch_warnings():
+            # pandas only warns when rows have more values than the header.
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            frame = pd.read_csv(
+                io.BytesIO(raw),
+                dtype=dict(columns),
+                index_col=False,
+                # A cell may be named `null`; only what the column's type allows may be empty.
+                keep_default_na=False,
+                na_values={
+                    name: ["", "nan"]
+                    for name, kind in columns.items()
+                    if kind in ("float64", "Int64")
+                },
+            )
+    except (ValueError, pd.errors.ParserWarning) as error:
+        raise refuse(path, f"is not readable as CSV ({error})") from None
+    if frame.duplicated(list(keys)).any():
+        twice = frame.loc[frame.duplicated(list(keys)).to_numpy(), list(keys)].iloc[0].to_dict()
+        raise refuse(path, f"has two rows for {twice}")
+    return frame
+
+
+class Collected:
+    """A folder that `collect` wrote; frames are read when asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def study(self) -> dict[str, Any]:
+        return dict(read_json(self.folder / "study.json"))
+
+    def frame(self, name: str) -> pd.DataFrame:
+        """`<name>.csv`. Sizes and cells are in the order of the config."""
+        path = self.folder / f"{name}.csv"
+        if not path.exists():
+            raise BlindspotError(f"{path}: no such file; run `blindspot collect` first")
+        # Text columns by name: whatever a cell is called, it stays text.
+        text = dict.fromkeys(("size", "cell", "run", "split", "protocol", "architecture"), str)
+        return pd.read_csv(path, dtype=text, keep_default_na=False, na_values=["", "nan"])
+
+    @property
+    def loops(self) -> int:
+        """The K that every run of the study was trained with."""
+        return int(self.study["loops"])
+
+    @cached_property
+    def sizes(self) -> list[str]:
+        """Sizes with at least one collected run."""
+        present = set(self.runs["size"])
+        return [size["name"] for size in self.study["sizes"] if size["name"] in present]
+
+    @cached_property
+    def cells(self) -> list[str]:
+        """All cells of the config, collected or not: styles are given out over all of them."""
+        return [cell["name"] for cell in self.study["cells"]]
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        return self.frame("runs")
+
+    @cached_property
+    def failed(self) -> dict[tuple[str, str], int]:
+        """How many runs of a (size, cell) ended without weights; none where none did."""
+        found = [e["run"].split("/") for e in self.study["missing"] if "failed" in e["reason"]]
+        return dict(Counter((size, cell) for size, cell, _ in found))
+
+    @cached_property
+    def initializations(self) -> dict[str, dict[str, str]]:
+        """Cells that differ in nothing but their initialization: the first one's name -> label of
+        the initialization -> cell. Cells without a partner are left out."""
+        shared = self.study["model"].get("init_std")
+        groups: dict[str, dict[str, str]] = {}
+        for cell in self.study["cells"]:
+            kind = {key: x for key, x in cell.items() if key not in ("name", "init_std")}
+            label = str(cell.get("init_std") or shared or "default")
+            groups.setdefault(canonical(kind), {}).setdefault(label, cell["name"])
+        return {next(iter(g.values())): g for g in groups.values() if len(g) > 1}
+
+    def exits(self) -> pd.DataFrame:
+        """exits.csv of the validation split, protocol full."""
+        e = self.frame("exits")
+        return e[(e["split"] == "validation") & (e["protocol"] == "full")]
+
+    def baseline(self, name: str, split: str = "validation") -> float:
+        """CE in nats a token of what reads no context (`uniform`, `unigram`; measure/baselines.py).
+        All runs of a study share their tokens, and so it."""
+        b = self.frame("baselines")
+        found = b.loc[(b["baseline"] == name) & (b["split"] == split), "ce"]
+        return float(found.iloc[0]) if len(found) else nan
+
+    def terminal(self, cell: str) -> bool:
+        """Whether only the last loop of that cell was trained to predict."""
+        return any(c["name"] == cell and c["loss"] == "terminal" for c in self.study["cells"])
+
+    # Sentences.
+
+    def about(self) -> str:
+        """Study, corpus and tokenizer."""
+        names = {"bpe": "byte-level BPE", "words": "word-level", "gpt2": "GPT-2's"}
+        kind = names.get(self.study["tokenizer"]["kind"], "given")
+        return (
+            f"Study {self.study['study']}: corpus {self.study['corpus']}, {kind} tokenizer with "
+            f"{self.study['tokenizer']['vocab_size']:,} entries, trained with K = {self.loops}."
+        )
+
+    def seeds(self) -> str:
+        """How many seeds stand behind the numbers of each size."""
+        counts = self.runs.groupby(["size", "cell"], sort=False).size()
+        shown = []
+        for size in self.sizes:
+            low, high = counts[size].min(), counts[size].max()
+            number = str(low) if low == high else f"{low} to {high}"
+            shown.append(f"{number} at {size}")
+        return f"Seeds a cell: {', '.join(shown)}."
+
+    def interval(self) -> str:
+        """Which interval is meant, and what it costs at this number of seeds."""
+        numbers = self.runs.groupby(["size", "cell"]).size()
+        several = sorted({int(n) for n in numbers if n > 1})
+        if not several:
+            return "One seed a cell: no interval can be given."
+        widths = ", ".join(f"{t_factor(n):.2f} at n = {n}" for n in several)
+        widths = widths.replace(" at", " standard deviations at", 1)
+        text = (
+            f"Intervals: 95 % t-interval of the mean over seeds, ± its half-width ({widths}); of "
+            f"perplexities, norms and what else is positive and spreads by factors, [low, high], "
+            f"mean and interval taken of logarithms."
+        )
+        return text + (" Where one seed stands alone, none is given." if numbers.min() == 1 else "")
+
+    def scored(self, reads: Sequence[str]) -> list[str]:
+        """How the tokens behind the files in `reads` were read, one sentence a way."""
+        settings, parts = self.study["measurement"], []
+        if "exits" in reads:
+            text = (
+                f"Protocol full: every token of the split scored once, with at least "
+                f"{settings['min_context']} tokens of context but at its start."
+            )
+            counts = ((self.study.get("data") or {}).get("splits") or {}).get("validation") or {}
+            if counts.get("unk"):
+                # A tokenizer with an unknown token flatters perplexity: its share stands beside.
+                share = counts["unk"] / counts["tokens"]
+                text += f" Unknown words: {share:.1%} of validation tokens."
+            parts.append(text)
+        if "baselines" in reads:
+            shown = [f"{exp(self.baseline(name)):,.1f} ({name})" for name in BASELINES]
+            parts.append(f"Validation perplexity without any context: {', '.join(shown)}.")
+        for files, budget, name in (
+            ({"norms", "norm_hist", "norm_growth"}, "norm_tokens", "Norms"),
+            ({"gradients"}, "probe_tokens", "Gradients (float64)"),
+            ({"updates"}, "probe_tokens", "Updates (float64)"),
+            ({"clamp"}, "intervention_tokens", "Interventions"),
+            ({"halting", "halting_curve"}, "intervention_tokens", "Halting"),
+        ):
+            if files & set(reads):
+                split = "the test split" if name == "Halting" else "the validation split"
+                parts.append(
+                    f"{name} over up to {settings[budget]:,} tokens in windows spread over {split}."
+                )
+        return parts
+
+    def machine(self) -> str:
+        """What throughput was timed on."""
+        devices = self.study["devices"]["throughput"]
+        shown = ", ".join(sorted(set(devices.values())))
+        return f"Throughput on {shown} at {self.study['precision']}." if devices else ""
+
+    def untimed(self) -> str:
+        """Sizes whose throughput is not there; empty when all are."""
+        sizes = ", ".join(self.study["throughput_missing"])
+        return f"Throughput is not measured at {sizes}." if sizes else ""
+
+    def missing(self) -> str:
+        """Which runs are not shown, and why; empty when none is missing."""
+        planned = {
+            size["name"]: {str(seed) for seed in size["seeds"]} for size in self.study["sizes"]
+        }
+        gaps: dict[tuple[str, str, str], set[str]] = {}
+        for entry in self.study["missing"]:
+            size, cell, seed = entry["run"].split("/")
+            seed = seed.removeprefix("seed").split("-")[0]
+            # The step tells one failure from another; the whole message is in study.json.
+            reason = entry["reason"].partition(":")[0]
+            gaps.setdefault((cell, size, reason), set()).add(seed)
+        # One phrase for all cells that miss the same: with many gaps a list of runs says nothing.
+        phrases: dict[str, list[str]] = {}
+        for (cell, size, reason), seeds in gaps.items():
+            some = f"seed {', '.join(sorted(seeds, key=int))}"
+            which = "all seeds" if seeds == planned[size] else some
+            phrases.setdefault(f"at {size} ({which}: {reason})", []).append(cell)
+        parts = [f"{', '.join(cells)} {where}" for where, cells in phrases.items()]
+        return f"Not shown: {'; '.join(parts)}." if parts else ""

@@ -1,0 +1,1 @@
+"""What a study is: config files, checked, and the specification and hash of each of its runs."""

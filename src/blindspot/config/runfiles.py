@@ -1,0 +1,52 @@
+"""Where the files of a study's runs are, and which runs can still be measured.
+
+Imports neither torch nor pandas: Snakemake parses this at the start of every job.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from blindspot.config.study import Study
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """Files of runs, which are given by name."""
+
+    study: Study
+
+    def finished(self, name: str) -> Path:
+        """The record of a finished training."""
+        return self.study.results / "runs" / name / "run.json"
+
+    def measured(self, name: str) -> Path:
+        """The record of a measurement with today's settings."""
+        folder = self.study.config.measurement.folder
+        return self.study.results / "runs" / name / folder / "measure.json"
+
+    def weights(self, name: str) -> Path:
+        """The trained weights, which may be lost."""
+        return self.study.work / "runs" / name / "weights.safetensors"
+
+    def throughput(self, size: str) -> Path:
+        """The throughput table of a size."""
+        name = f"{size}-{self.study.throughput_hash(size)}.csv"
+        return self.study.results / "throughput" / name
+
+    def published(self) -> list[str]:
+        """Runs that are trained and measured."""
+        names = [run.name for run in self.study.runs]
+        return [n for n in names if self.finished(n).exists() and self.measured(n).exists()]
+
+    def impossible(self, remade: Collection[str] = ()) -> list[str]:
+        """Runs that have results but neither a measurement nor the weights to make one; those that
+        are `remade` get weights."""
+        return [
+            run.name
+            for run in self.study.runs
+            if run.name not in remade
+            and self.finished(run.name).exists()
+            and not self.measured(run.name).exists()
+            and not self.weights(run.name).exists()
+        ]

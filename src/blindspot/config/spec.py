@@ -1,0 +1,280 @@
+"""What a study is made of: typed settings, and the specification that names a run.
+
+Every model here is frozen and refuses unknown keys. A `RunSpec` holds everything that decides a
+run's weights and nothing else: no path, device, thread count or display name. Its canonical JSON
+is hashed; the hash is part of the run's folder, so a changed setting is another folder.
+
+Imports no torch: Snakemake parses this at the start of every job.
+"""
+
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from blindspot.config.dataspec import (
+    DEFAULT_PATTERN,
+    BpeTokenizer,
+    Corpus,
+    DataSpec,
+    EnwikiSample,
+    FileTokenizer,
+    GivenTokenizer,
+    Gpt2Tokenizer,
+    HubCorpus,
+    HubTokenizer,
+    Limit,
+    LocalCorpus,
+    Tokenizer,
+    WordsTokenizer,
+)
+from blindspot.config.revisions import MEASUREMENT_REVISION, TRAINING_REVISION
+from blindspot.settings import (
+    Count,
+    Name,
+    NonNegative,
+    Positive,
+    Probability,
+    Seed,
+    Settings,
+    canonical,
+    digest,
+)
+
+# Settings of text and the base of all settings have modules of their own; their names are here too.
+__all__ = [
+    "DEFAULT_PATTERN",
+    "BpeTokenizer",
+    "Corpus",
+    "Count",
+    "DataSpec",
+    "Dropout",
+    "EnwikiSample",
+    "FileTokenizer",
+    "GivenTokenizer",
+    "Gpt2Tokenizer",
+    "HubCorpus",
+    "HubTokenizer",
+    "Limit",
+    "LocalCorpus",
+    "Measurement",
+    "ModelSpec",
+    "Name",
+    "NonNegative",
+    "Objective",
+    "Penalty",
+    "Placement",
+    "Positive",
+    "Probability",
+    "Readout",
+    "RunSpec",
+    "Seed",
+    "Settings",
+    "Shape",
+    "Skip",
+    "Throughput",
+    "Tokenizer",
+    "Training",
+    "Windows",
+    "WordsTokenizer",
+    "canonical",
+    "digest",
+]
+
+
+class Windows(Settings):
+    """How training reads the stream: windows of `length` tokens, one every `stride` tokens."""
+
+    length: Count
+    stride: Count
+
+    @model_validator(mode="after")
+    def _stride(self) -> Self:
+        if self.stride > self.length:
+            raise ValueError(
+                f"stride {self.stride} is greater than length {self.length}, so tokens between "
+                f"windows would never be read; use at most {self.length}"
+            )
+        return self
+
+
+# --- model and objective ---------------------------------------------------------------------
+
+Readout = Literal["rms", "layernorm", "raw", "final-only-rms"]
+Placement = Literal["terminal", "per-loop"]
+
+
+Place = Literal["embedding", "attention", "residual"]
+PLACES: tuple[Place, ...] = ("embedding", "attention", "residual")
+
+
+def _set(places: tuple[Place, ...]) -> tuple[Place, ...]:
+    return tuple(place for place in PLACES if place in places)
+
+
+class Dropout(Settings):
+    """Rate, and where: the embedding sum, the attention weights, each branch's output.
+
+    Masks are drawn anew at every layer of every loop. The places are a set: their order is none of
+    a run's identity.
+    """
+
+    rate: Probability = 0.1
+    at: Annotated[tuple[Place, ...], AfterValidator(_set)] = PLACES
+
+
+class Shape(Settings):
+    """Width and depth of the shared stack."""
+
+    d_model: Count
+    layers: Count
+    heads: Count
+
+    @model_validator(mode="after")
+    def _heads(self) -> Self:
+        if self.d_model % self.heads:
+            fits = [h for h in range(1, self.d_model + 1) if self.d_model % h == 0 and h <= 64]
+            raise ValueError(
+                f"heads {self.heads} does not divide d_model {self.d_model}; use one of {fits}"
+            )
+        return self
+
+
+class ModelSpec(Shape):
+    """The looped decoder: one stack of `layers` blocks, applied `loops` times."""
+
+    loops: Count
+    vocab_size: Count
+    context: Count
+    readout: Readout
+    #: Norm of the state between loops: H_k is divided by its RMS before loop k + 1, without a gain.
+    interloop: Literal["none", "rms"] = "none"
+    dropout: Dropout = Dropout()
+    #: null is PyTorch's default initialization (the tied embedding is then N(0, 1)); a number is
+    #: the standard deviation of a normal one, with residual outputs scaled by 1/sqrt(2 layers).
+    init_std: Positive | None = None
+    norm_eps: NonNegative = 1e-6
+
+    def architecture(self) -> dict[str, Any]:
+        """What decides the speed of a forward pass: no dropout, no initialization."""
+        return self.model_dump(mode="json", exclude={"dropout", "init_std"})
+
+
+class Penalty(Settings):
+    """weight x mean over loops and tokens of |H_k|^2 / d (mean-square) or |H_k|^2 (sum-square)."""
+
+    kind: Literal["mean-square", "sum-square"] = "mean-square"
+    weight: Positive
+
+
+class Objective(Settings):
+    """Where cross-entropy is placed, and the norm penalty."""
+
+    loss: Placement
+    penalty: Penalty | None = None
+
+
+class Skip(Settings):
+    """Leave out a step that is not finite, up to `skip` of them in a row."""
+
+    skip: Count
+
+
+class Training(Settings):
+    """AdamW with a constant learning rate."""
+
+    #: Exactly one of the two: optimizer steps, or passes over the windows.
+    steps: Count | None = None
+    epochs: Positive | None = None
+    learning_rate: Positive = 3e-4
+    betas: tuple[Probability, Probability] = (0.9, 0.999)
+    weight_decay: NonNegative = 0.01
+    clip: Positive = 1.0
+    precision: Literal["bf16", "float32"] = "bf16"
+    #: When a loss or gradient is not finite: `stop` ends the run before that step is applied,
+    #: {skip: n} leaves the step out, and ends the run at more than n in a row.
+    nonfinite: Literal["stop"] | Skip = "stop"
+    #: Steps between rows of the trajectory, and between validation passes.
+    log_every: Count = 100
+    validate_every: Count = 1000
+    #: Windows (no overlap) of the validation split that a validation pass reads.
+    validation_windows: Count = 64
+
+    @model_validator(mode="after")
+    def _length(self) -> Self:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError(
+                f"give either steps or epochs, not both or neither "
+                f"(steps: {self.steps}, epochs: {self.epochs}); set the other one to null"
+            )
+        return self
+
+    @property
+    def skip(self) -> int:
+        """Steps in a row that may be left out because they are not finite."""
+        return self.nonfinite.skip if isinstance(self.nonfinite, Skip) else 0
+
+
+class RunSpec(Settings):
+    """Everything that decides a run's weights and trajectory."""
+
+    revision: int = TRAINING_REVISION
+    #: `DataSpec.identity()`: content, never where it lies.
+    data: dict[str, Any]
+    windows: Windows
+    model: ModelSpec
+    objective: Objective
+    training: Training
+    #: Sequences a step, over all devices together.
+    batch: Count
+    seed: Seed
+
+    @property
+    def hash(self) -> str:
+        return digest(self.identity())
+
+    def canonical(self) -> str:
+        """The text that travels to the trainer; `RunSpec.parse` reads it back to the same hash."""
+        return canonical(self.identity())
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        return cls.model_validate_json(text)
+
+
+# --- measurement -----------------------------------------------------------------------------
+
+
+class Measurement(Settings):
+    """What is measured on a run's weights; changing it re-measures and never retrains.
+
+    Budgets are counts of tokens, rounded down to whole windows (at least one).
+    """
+
+    #: Tokens of context, at least, that a scored token of protocol `full` has (but at the start).
+    min_context: Annotated[int, Field(strict=True, ge=0)] = 128
+    #: Exits that are scored besides 1..K; those beyond the trained K are extrapolation.
+    depths_beyond: tuple[Count, ...] = (8,)
+    #: Tokens of the validation split that the norm statistics read.
+    norm_tokens: Count = 65536
+    #: Tokens of the validation split for gradients and updates, in float64.
+    probe_tokens: Count = 8192
+    #: Loops that the updates are followed for.
+    update_loops: Annotated[int, Field(strict=True, ge=2)] = 30
+    #: Tokens for clamps (validation) and halting (of each split), in float32.
+    intervention_tokens: Count = 32768
+    #: Perplexity relative to depth K's that halting is calibrated for.
+    halting_target: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.01
+
+    @cached_property
+    def folder(self) -> str:
+        """Name of the folder, in a run's results, of what was measured with these settings."""
+        return f"measure-{digest({'revision': MEASUREMENT_REVISION, 'settings': self.identity()})}"
+
+
+class Throughput(Settings):
+    """How throughput is timed; one session a size times all its architectures in turn."""
+
+    batch: Count = 32
+    warmup: Count = 3
+    repeats: Count = 20

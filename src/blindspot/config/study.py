@@ -1,0 +1,392 @@
+"""From config files to a `Study`, and from a study to its runs.
+
+A study file says what differs from the base file, `config.yaml`. Maps merge key by key, except
+`cells`, `sizes`, `corpus`, `tokenizer` and `grid.seeds`: a study that names them means exactly
+those. Under `cells` and `sizes`, a name with nothing behind it stands for the base's definition.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from blindspot.config.digests import Digests, identified, pinned
+from blindspot.config.execution import Execution
+from blindspot.config.revisions import THROUGHPUT_REVISION
+from blindspot.config.spec import (
+    Corpus,
+    Count,
+    DataSpec,
+    Dropout,
+    FileTokenizer,
+    LocalCorpus,
+    Measurement,
+    ModelSpec,
+    Name,
+    NonNegative,
+    Objective,
+    Penalty,
+    Placement,
+    Positive,
+    Readout,
+    RunSpec,
+    Seed,
+    Settings,
+    Shape,
+    Throughput,
+    Tokenizer,
+    Training,
+    Windows,
+    digest,
+)
+from blindspot.errors import BlindspotError
+
+#: Keys of which a later file replaces the whole value.
+REPLACED = {"corpus", "tokenizer"}
+#: Maps of the user's own names: a later file chooses the members; null takes the base's.
+CHOSEN = {"cells", "sizes"}
+
+
+class Size(Shape):
+    """A model size. `seeds` overrides the grid's for this size."""
+
+    batch: Count
+    seeds: tuple[Seed, ...] | None = None
+    #: Devices that train a run of this size together, and the nodes they are on. No part of its
+    #: identity: the mathematics is that of one device.
+    gpus: Count = 1
+    nodes: Count = 1
+
+    @model_validator(mode="after")
+    def _shared(self) -> Self:
+        if self.batch % self.gpus:
+            raise ValueError(f"gpus {self.gpus} cannot share batch {self.batch} equally")
+        if self.gpus % self.nodes:
+            raise ValueError(f"gpus {self.gpus} cannot be on nodes {self.nodes} equally")
+        return self
+
+
+class Cell(Settings):
+    """One condition of the ablation: loss placement x readout x controls."""
+
+    loss: Placement
+    readout: Readout
+    penalty: Penalty | None = None
+    interloop: Literal["none", "rms"] = "none"
+    #: Overrides `model.init_std`; "default" is PyTorch's initialization.
+    init_std: Positive | Literal["default"] | None = None
+
+
+class Model(Settings):
+    """What all cells and sizes share."""
+
+    loops: Count = 4
+    dropout: Dropout = Dropout()
+    init_std: Positive | None = None
+    norm_eps: NonNegative = 1e-6
+
+
+class Grid(Settings):
+    seeds: tuple[Seed, ...] = Field(min_length=1)
+
+
+class Forecast(Settings):
+    """What `blindspot forecast` reckons with."""
+
+    #: Price of an hour of one device: a GPU, or a core where the study runs on the CPU.
+    rate: NonNegative | None = None
+    currency: str = "USD"
+    #: Numbers of GPUs that wall times are given for.
+    gpus: Annotated[tuple[Count, ...], Field(min_length=1)] = (1,)
+
+
+class Config(Settings):
+    """The whole of a study's config, validated."""
+
+    study: Name
+    work: str = "work"
+    results: str = "results"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    corpus: Corpus
+    tokenizer: Tokenizer
+    windows: Windows
+    sizes: Annotated[dict[Name, Size], Field(min_length=1)]
+    cells: Annotated[dict[Name, Cell], Field(min_length=1)]
+    model: Model = Model()
+    grid: Grid
+    training: Training
+    measurement: Measurement = Measurement()
+    throughput: Throughput = Throughput()
+    #: Never part of a run's identity.
+    execution: Execution = Execution()
+    forecast: Forecast = Forecast()
+    #: `all`: what is missing is run. `finished`: publish what is there, run nothing.
+    runs: Literal["all", "finished"] = "all"
+    #: Whether finished runs stay: for all, or by cell ({perloop-raw: false}). Those that don't are
+    #: trained and measured anew by each start of the workflow.
+    reuse: bool | dict[Name, bool] = True
+
+    def identity(self) -> dict[str, Any]:
+        """What published files depend on: not where, how fast or at what price things are made."""
+        elsewhere: dict[str, Any] = {"sizes": {"__all__": {"gpus", "nodes"}}}
+        for key in ("work", "results", "device", "runs", "reuse", "forecast", "execution"):
+            elsewhere[key] = True
+        return self.model_dump(mode="json", exclude=elsewhere)
+
+    @model_validator(mode="after")
+    def _seeds(self) -> Self:
+        for key, seeds in [("grid", self.grid.seeds)] + [
+            (f"sizes.{name}", size.seeds) for name, size in self.sizes.items() if size.seeds
+        ]:
+            if len(set(seeds)) < len(seeds):
+                raise ValueError(f"{key}.seeds {list(seeds)} names a seed twice")
+        return self
+
+    @model_validator(mode="after")
+    def _reuse(self) -> Self:
+        unknown = [] if isinstance(self.reuse, bool) else [*self.reuse.keys() - self.cells.keys()]
+        if unknown:
+            raise ValueError(
+                f"reuse.{unknown[0]}: no cell of this study; use one of {', '.join(self.cells)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _context(self) -> Self:
+        if self.measurement.min_context >= self.windows.length:
+            raise ValueError(
+                f"measurement.min_context {self.measurement.min_context} leaves nothing to score "
+                f"in windows.length {self.windows.length}; use less, half of it for instance"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class Run:
+    """A cell x size x seed, and where its results belong."""
+
+    size: str
+    cell: str
+    seed: int
+    spec: RunSpec
+
+    @property
+    def name(self) -> str:
+        """`{size}/{cell}/seed{n}-{hash8}`."""
+        return f"{self.size}/{self.cell}/seed{self.seed}-{self.spec.hash}"
+
+
+class Study:
+    """A validated config with its runs, in the order of sizes, cells, seeds."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    @classmethod
+    def load(
+        cls, base: Path, overlays: Sequence[Path] = (), override: Mapping[str, Any] | None = None
+    ) -> Self:
+        """Read `base`, lay `overlays` and then `override` (from a command line) over it.
+
+        Raises `BlindspotError` that names the file or key at fault.
+        """
+        values = _read(base)
+        for path in overlays:
+            if path.resolve() != base.resolve():
+                values = merge(values, _read(path))
+        values = merge(values, override or {})
+        where = ", ".join(str(p) for p in [base, *overlays])
+        return cls.of(values, where)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], where: str = "config") -> Self:
+        """Validate a plain mapping."""
+        try:
+            config = Config.model_validate(values)
+            if isinstance(config.corpus, LocalCorpus):
+                known = identified(config.corpus, _digests(config))
+                config = config.model_copy(update={"corpus": known})
+            if isinstance(config.tokenizer, FileTokenizer):
+                chosen = pinned(config.tokenizer, _digests(config))
+                config = config.model_copy(update={"tokenizer": chosen})
+            study = cls(config)
+            _ = study.runs
+        except ValidationError as error:
+            raise BlindspotError(explain(error, where)) from None
+        return study
+
+    @cached_property
+    def data(self) -> DataSpec:
+        return DataSpec(corpus=self.config.corpus, tokenizer=self.config.tokenizer)
+
+    def model(self, size: Size, cell: Cell) -> ModelSpec:
+        shared = self.config.model
+        init = cell.init_std if cell.init_std is not None else shared.init_std
+        return ModelSpec(
+            d_model=size.d_model,
+            layers=size.layers,
+            heads=size.heads,
+            loops=shared.loops,
+            vocab_size=self.config.tokenizer.vocab_size,
+            context=self.config.windows.length,
+            readout=cell.readout,
+            interloop=cell.interloop,
+            dropout=shared.dropout,
+            init_std=None if init == "default" else init,
+            norm_eps=shared.norm_eps,
+        )
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        c = self.config
+        return [
+            Run(
+                size_name,
+                cell_name,
+                seed,
+                RunSpec(
+                    data=self.data.identity(),
+                    windows=c.windows,
+                    model=self.model(size, cell),
+                    objective=Objective(loss=cell.loss, penalty=cell.penalty),
+                    training=c.training,
+                    batch=size.batch,
+                    seed=seed,
+                ),
+            )
+            for size_name, size in c.sizes.items()
+            for cell_name, cell in c.cells.items()
+            for seed in size.seeds or c.grid.seeds
+        ]
+
+    @property
+    def remade(self) -> list[Run]:
+        """Runs that are made anew although they may be finished (`reuse: false`)."""
+        reuse = self.config.reuse
+        if isinstance(reuse, bool):
+            return [] if reuse else self.runs
+        return [run for run in self.runs if not reuse.get(run.cell, True)]
+
+    # Places. Results are small and kept; work may be lost and made again.
+
+    @property
+    def results(self) -> Path:
+        return Path(self.config.results) / self.config.study
+
+    @property
+    def work(self) -> Path:
+        return Path(self.config.work)
+
+    @property
+    def corpus(self) -> Path:
+        """Folder of the corpus's documents; its name holds the content's identity."""
+        corpus = self.config.corpus
+        identity = {"revision": self.data.revision, "corpus": corpus.identity()}
+        return self.work / "corpora" / f"{corpus.label}-{digest(identity)}"
+
+    @property
+    def tokens(self) -> Path:
+        return self.work / "tokens" / self.data.name
+
+    @property
+    def tokenizer(self) -> Path | None:
+        """The file of a tokenizer that is fetched from the hub, if there is one."""
+        name = self.data.fetched_tokenizer
+        return None if name is None else self.work / "tokenizers" / name / "tokenizer.json"
+
+    def architectures(self, size: str) -> dict[str, ModelSpec]:
+        """The distinct architectures of a size by label: cells that differ in loss share one."""
+        found: dict[str, ModelSpec] = {}
+        for name, cell in self.config.cells.items():
+            found.setdefault(self.architecture(name), self.model(self.config.sizes[size], cell))
+        return dict(sorted(found.items()))
+
+    def architecture(self, cell: str) -> str:
+        """The label of a cell's architecture."""
+        chosen = self.config.cells[cell]
+        return chosen.readout + ("" if chosen.interloop == "none" else "+interloop")
+
+    def throughput_hash(self, size: str) -> str:
+        return digest(
+            {
+                "revision": THROUGHPUT_REVISION,
+                "settings": self.config.throughput.identity(),
+                "precision": self.config.training.precision,
+                "architectures": {
+                    label: spec.architecture() for label, spec in self.architectures(size).items()
+                },
+            }
+        )
+
+
+def _digests(config: Config) -> Digests:
+    return Digests(Path(config.work) / "digests.json")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BlindspotError(f"{path}: no such config file") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BlindspotError(f"{path}: not valid YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise BlindspotError(f"{path}: expected keys with values, got {values!r}")
+    return values
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay `over` over `base`; see the module's docstring for the rule."""
+    merged = dict(base)
+    for key, value in over.items():
+        old = base.get(key)
+        if key in CHOSEN and isinstance(value, Mapping) and isinstance(old, Mapping):
+            missing = [name for name, member in value.items() if member is None and name not in old]
+            if missing:
+                raise BlindspotError(
+                    f"{key}.{missing[0]}: nothing behind it, and the base config defines only "
+                    f"{', '.join(map(str, old))}; define it, or use one of these names"
+                )
+            merged[key] = {name: old[name] if m is None else m for name, m in value.items()}
+        elif key not in REPLACED and isinstance(value, Mapping) and isinstance(old, Mapping):
+            merged[key] = merge(old, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def typed(value: Any) -> Any:
+    """Values of a command line, where Snakemake leaves what is nested as text: "3" is 3 in YAML."""
+    if isinstance(value, Mapping):
+        return {key: typed(member) for key, member in value.items()}
+    if isinstance(value, list):
+        return [typed(member) for member in value]
+    return yaml.safe_load(value) if isinstance(value, str) else value
+
+
+def explain(error: ValidationError, where: str) -> str:
+    """One line a fault: the key, its value, what would be right."""
+    lines = []
+    for fault in error.errors(include_url=False):
+        # A discriminated union puts its tag into the path; the key alone is what a user typed.
+        key = ".".join(str(part) for part in fault["loc"] if part not in _tags()) or "config"
+        message = fault["msg"].removeprefix("Value error, ")
+        value = fault["input"]
+        if fault["type"] == "extra_forbidden":
+            message = "unknown key; check its spelling against config.yaml"
+        elif fault["type"] == "missing":
+            message, value = "missing", None
+        shown = ""
+        if not isinstance(value, (dict, BaseModel)) and fault["type"] != "missing":
+            shown = f" (got {json.dumps(value, default=str)})"
+        lines.append(f"{where}: {key}: {message}{shown}")
+    return "\n".join(lines)
+
+
+def _tags() -> set[str]:
+    return {"enwiki-sample", "hub", "local", "bpe", "words", "file", "gpt2"}

@@ -1,0 +1,1 @@
+"""From a corpus to batches: text, tokenizers, token files, windows."""

@@ -1,0 +1,1 @@
+"""The looped language model: states, readouts, the objective."""

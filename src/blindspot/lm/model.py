@@ -1,0 +1,156 @@
+"""The looped decoder: one stack of pre-norm layers, applied K times.
+
+    H_0 = embedding + position                                  (B, T, d)
+    H_k = stack(H_{k-1}),   k = 1..K                            the same weights at every loop
+
+One forward pass gives every H_k; readouts, norms, updates and all diagnostics read those same
+states. There is no key-value cache: generation is out of scope.
+
+The residual stream stays in the parameters' type (float32) under autocast, since matrix products in
+bfloat16 are added to it: a state whose entries reach thousands would freeze by rounding otherwise.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from blindspot.config.spec import ModelSpec
+from blindspot.lm.readout import Readout, rms_normalize
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) * gain over the last dimension."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
+
+
+class Attention(nn.Module):
+    """Causal multi-head self-attention, without biases."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.heads = spec.heads
+        self.dropout = spec.dropout.rate if "attention" in spec.dropout.at else 0.0
+        self.qkv = nn.Linear(spec.d_model, 3 * spec.d_model, bias=False)
+        self.out = nn.Linear(spec.d_model, spec.d_model, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, T, d = x.shape
+        q, k, v = self.qkv(x).view(B, T, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        # The functional form knows nothing of eval mode, so the mode is asked here.
+        dropout = self.dropout if self.training else 0.0
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
+        return self.out(y.transpose(1, 2).reshape(B, T, d))
+
+
+class SwiGLU(nn.Module):
+    """down(silu(gate(x)) * up(x)) with a hidden width of 4 d, without biases."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        hidden = 4 * spec.d_model
+        self.gate = nn.Linear(spec.d_model, hidden, bias=False)
+        self.up = nn.Linear(spec.d_model, hidden, bias=False)
+        self.down = nn.Linear(hidden, spec.d_model, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.attention_norm = RMSNorm(spec.d_model, spec.norm_eps)
+        self.attention = Attention(spec)
+        self.mlp_norm = RMSNorm(spec.d_model, spec.norm_eps)
+        self.mlp = SwiGLU(spec)
+        rate = spec.dropout.rate if "residual" in spec.dropout.at else 0.0
+        self.dropout = nn.Dropout(rate)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.dropout(self.attention(self.attention_norm(x)))
+        return x + self.dropout(self.mlp(self.mlp_norm(x)))
+
+
+class LoopedLM(nn.Module):
+    """A looped language model with a tied head.
+
+    Parameters number V d + T d + L (16 d^2 + 2 d), and d more for a readout with a gain.
+    """
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.embedding = nn.Embedding(spec.vocab_size, spec.d_model)
+        self.position = nn.Embedding(spec.context, spec.d_model)
+        self.dropout = nn.Dropout(spec.dropout.rate if "embedding" in spec.dropout.at else 0.0)
+        self.blocks = nn.ModuleList(Block(spec) for _ in range(spec.layers))
+        self.readout = Readout(spec)
+        #: In training, keep only each layer's input and compute the rest again when it is needed.
+        self.recompute = False
+        if spec.init_std is not None:
+            self._initialize(spec.init_std)
+
+    def _initialize(self, std: float) -> None:
+        """Every matrix N(0, std^2); those that write into the stream scaled by 1/sqrt(2 L)."""
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 2:
+                writes = name.endswith(("attention.out.weight", "mlp.down.weight"))
+                nn.init.normal_(
+                    parameter, std=std / math.sqrt(2 * self.spec.layers) if writes else std
+                )
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """H_0 (B, T, d) of token ids (B, T), T at most the context."""
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        return self.dropout(self.embedding(tokens) + self.position(positions))
+
+    def stack(self, x: Tensor) -> Tensor:
+        """One loop: all layers once, (B, T, d) to (B, T, d)."""
+        again = self.recompute and torch.is_grad_enabled()
+        for block in self.blocks:
+            # The generator is wound back for the second time, so dropout masks are the same.
+            x = checkpoint(block, x, use_reentrant=False) if again else block(x)
+        return x
+
+    def loop(self, state: Tensor, k: int) -> Tensor:
+        """H_k from H_{k-1}, the inter-loop norm included."""
+        if self.spec.interloop == "rms" and k > 1:
+            state = rms_normalize(state, self.spec.norm_eps)
+        return self.stack(state)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        loops: int | None = None,
+        edit: Callable[[Tensor, Tensor, int], Tensor] | None = None,
+    ) -> list[Tensor]:
+        """H_0..H_K of token ids (B, T), each (B, T, d), before any inter-loop norm.
+
+        `loops` defaults to the K of training and may go beyond it. `edit(H_{k-1}, H_k, k)` replaces
+        the state after loop k, for interventions; the returned states are the edited ones.
+        """
+        loops = self.spec.loops if loops is None else loops
+        if loops < 1:
+            raise ValueError(f"loops {loops}: a looped model applies its stack at least once")
+        states = [self.embed(tokens)]
+        for k in range(1, loops + 1):
+            state = self.loop(states[-1], k)
+            states.append(state if edit is None else edit(states[-1], state, k))
+        return states
+
+    def logits(self, state: Tensor, k: int) -> Tensor:
+        """Logits (..., V) of H_k (..., d), read at depth k with the tied head."""
+        return F.linear(self.readout(state, k), self.embedding.weight)

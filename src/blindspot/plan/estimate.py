@@ -1,0 +1,401 @@
+"""How long a run's training and measurement take: from a calibration, or from recorded runs.
+
+Training is known by the seconds of a step of the same shape and objective. Where that was not
+timed, the nearest that was is scaled by FLOPs. A measurement is scaled from recorded ones with the
+same settings, else reckoned from its FLOPs. Imports neither torch nor pandas.
+"""
+
+import hashlib
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from blindspot import provenance
+from blindspot.config.flops import forward_per_token, training_per_token
+from blindspot.config.spec import Measurement, ModelSpec, RunSpec, digest
+from blindspot.config.study import Study
+from blindspot.plan import inventory
+from blindspot.plan.inventory import Record
+
+#: Modules that decide how long a step takes.
+STEP = (
+    *("lm/heads.py", "lm/model.py", "lm/objective.py", "lm/readout.py"),
+    *("training/engine.py", "training/optimizer.py"),
+)
+#: Seconds that a process needs beside its work (imports, first step, writing), where nothing tells,
+#: and that Snakemake needs around a job.
+START, JOB = 4.0, 0.7
+#: Ids of splits that are known before they are made: by label, tokenizer's kind and vocabulary. Of
+#: WikiText-103 from the paper: 1.68e9 tokens are trained on in 4 epochs, each twice an epoch.
+KNOWN_TOKENS: dict[tuple[str, str, int], dict[str, int]] = {
+    ("wikitext-103-raw-v1", "words", 20_000): {"train": 210_000_000},
+    ("wikitext-2-v1", "bpe", 4096): {"train": 3_045_438, "validation": 316_639, "test": 359_148},
+}
+#: Tokens of an evaluation split, where nothing tells.
+EVALUATION_TOKENS = 300_000
+#: FLOP/s of the measurements, by the rough formula below, over training's: the demo's medians.
+MEASUREMENT_RATE = 1.7
+
+
+def step_class(spec: RunSpec) -> str:
+    """A key that runs share whose steps take equally long: shape, objective, batch, precision."""
+    model = spec.model.model_dump(mode="json", exclude={"readout", "init_std", "norm_eps"})
+    model["dropout"]["rate"] = spec.model.dropout.rate > 0
+    return digest(
+        {
+            "model": model,
+            "loss": spec.objective.loss,
+            "penalty": spec.objective.penalty is not None,
+            "batch": spec.batch,
+            "precision": spec.training.precision,
+        }
+    )
+
+
+def kind_of(device: str) -> str:
+    """`cuda` or `cpu`, by a device's name: torch gives GPUs their vendor's product names."""
+    gpus = ("NVIDIA", "GeForce", "Quadro", "Tesla", "TITAN", "Instinct", "Radeon")
+    return "cuda" if any(word in device for word in gpus) else "cpu"
+
+
+def code() -> str:
+    """A digest of the source of a training step: what a calibration was of."""
+    total = hashlib.sha256()
+    for name in STEP:
+        total.update((Path(__file__).parent.parent / name).read_bytes())
+    return total.hexdigest()[:8]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What `blindspot calibrate` found out on a device."""
+
+    code: str
+    device: str
+    threads: int
+    start: float
+    #: Processes that wanted to run when it began, for each core: above 1, the machine was busy.
+    load: float
+    made: str
+    #: Class to seconds a step, FLOPs a step and seconds of a validated token.
+    steps: dict[str, dict[str, float]]
+
+
+def calibrations(work: Path) -> list[Calibration]:
+    """All of today's code that are saved under a work folder, newest first."""
+    found, now = [], code()
+    for path in (work / "calibration").glob("*.json"):
+        value = inventory.parse(path)
+        try:
+            found.append(Calibration(**(value or {})))
+        except TypeError:
+            continue
+    return sorted((c for c in found if c.code == now), key=lambda c: c.made, reverse=True)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A finished training: its class, device-seconds and FLOPs a step."""
+
+    key: str
+    spec: RunSpec
+    record: Record
+    seconds: float
+    flops: float
+    device: str
+    threads: int
+
+
+def step_flops(spec: RunSpec) -> float:
+    """FLOPs of an optimizer step."""
+    per_token = training_per_token(spec.model, spec.objective)
+    return per_token * spec.batch * spec.windows.length
+
+
+def measurement_flops(model: ModelSpec, settings: Measurement, evaluated: int) -> float:
+    """FLOPs of all measurements of a run, roughly; `evaluated` tokens in validation and test.
+
+    Every exit in protocol full and another pass over the splits; norms; gradients of all depths
+    (each a backward pass) and updates in float64, which counts twice; clamps and halting.
+    """
+    T = model.context
+    deepest = max((model.loops, *settings.depths_beyond))
+    depths = model.loops + len(settings.depths_beyond)
+    passes = T / (T - settings.min_context) + 1
+    exits = evaluated * passes * forward_per_token(model, deepest, depths)
+    norms = settings.norm_tokens * forward_per_token(model, heads=0)
+    gradients = 2 * 3 * settings.probe_tokens * model.loops * forward_per_token(model)
+    updates = 2 * settings.probe_tokens * 2 * forward_per_token(model, settings.update_loops, 0)
+    interventions = 5 * settings.intervention_tokens * forward_per_token(model, heads=model.loops)
+    return exits + norms + gradients + updates + interventions
+
+
+@dataclass
+class Estimator:
+    """Seconds of trainings and measurements on the device that a study is for."""
+
+    study: Study
+    records: Sequence[Record]
+    #: Where each number came from, for the person who reads it.
+    bases: Counter[str] = field(default_factory=Counter)
+    #: What was reckoned already, by class: a thousand runs share a few.
+    _steps: dict[str, tuple[float, str] | None] = field(default_factory=dict)
+    _measures: dict[str, float | None] = field(default_factory=dict)
+    _keys: dict[int, tuple[RunSpec, str]] = field(default_factory=dict)
+
+    def key(self, spec: RunSpec) -> str:
+        """`step_class` of a run of the study."""
+        if id(spec) not in self._keys:
+            self._keys[id(spec)] = (spec, step_class(spec))  # held, so that the id stays its own
+        return self._keys[id(spec)][1]
+
+    @cached_property
+    def kind(self) -> str:
+        """`cpu` or `cuda`."""
+        return provenance.kind(self.study.config.device)
+
+    @cached_property
+    def here(self) -> str | None:
+        """Name of the study's device where it is on this machine; None where it isn't. A GPU's is
+        known from a calibration only."""
+        if self.kind == "cpu":
+            return provenance.processor()
+        return None
+
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """The newest one of this processor, or of any GPU."""
+        for found in calibrations(self.study.work):
+            if kind_of(found.device) == self.kind and self.here in (None, found.device):
+                return found
+        return None
+
+    @cached_property
+    def timed(self) -> list[Timed]:
+        """Recorded trainings on the same kind of device and at the same precision."""
+        precision, found = self.study.config.training.precision, []
+        for record in self.records:
+            p = record.provenance
+            try:
+                spec = RunSpec.model_validate(record.spec)
+                ranks = int((p.get("execution") or {}).get("ranks", 1))
+                seconds = ranks * float(p["seconds"]) / int(record.value["steps"])
+                device, threads = str(p["device"]), int(p["threads"])
+            except (KeyError, TypeError, ValueError):
+                continue
+            if kind_of(device) == self.kind and spec.training.precision == precision:
+                key, flops = step_class(spec), step_flops(spec)
+                found.append(Timed(key, spec, record, seconds, flops, device, threads))
+        return found
+
+    # What is known of the data.
+
+    @cached_property
+    def splits(self) -> dict[str, int]:
+        """Ids in each split's stream, where it is known: from token files, or a finished run."""
+        described = [inventory.parse(self.study.tokens / "tokens.json")]
+        data = self.study.data.identity()
+        described += [r.value.get("data") for r in self.records if agree(r.spec.get("data"), data)]
+        for one in described:
+            try:
+                return {str(k): int(v["length"]) for k, v in (one or {})["splits"].items()}
+            except (KeyError, TypeError, ValueError):
+                continue
+        tokenizer = self.study.config.tokenizer
+        key = (self.study.config.corpus.label, tokenizer.kind, tokenizer.vocab_size)
+        return KNOWN_TOKENS.get(key, {})
+
+    def steps(self, spec: RunSpec) -> int | None:
+        """Optimizer steps of a run; None where its length in epochs needs tokens not there yet."""
+        if spec.training.steps is not None:
+            return spec.training.steps
+        if "train" not in self.splits or spec.training.epochs is None:
+            return None
+        w = spec.windows
+        windows = max(0, (self.splits["train"] - 1 - w.length) // w.stride + 1)
+        return max(1, int(spec.training.epochs * windows) // spec.batch)
+
+    def flops(self, spec: RunSpec) -> float | None:
+        """FLOPs of a whole training, by the formula of the throughput and cost tables."""
+        steps = self.steps(spec)
+        return None if steps is None else steps * step_flops(spec)
+
+    # Times.
+
+    @cached_property
+    def start(self) -> float:
+        """Seconds that a training process needs beside the training itself."""
+        if self.calibration and self.kind == "cpu":
+            return self.calibration.start
+        found = []
+        for one in self.timed:
+            p = one.record.provenance
+            if p.get("process_seconds") and not p.get("resumes"):
+                found.append(float(p["process_seconds"]) - float(p["seconds"]))
+        if found:
+            return statistics.median(found)
+        return self.calibration.start if self.calibration else START
+
+    def known(self, spec: RunSpec) -> bool:
+        """Whether the time of a step need not be guessed from other shapes, or other machines."""
+        exact = [self._calibrated(spec)] + ([] if self.kind == "cpu" else [self._recorded(spec)])
+        return any(found is not None for found in exact)
+
+    def train(self, spec: RunSpec, left: float = 1.0, gpus: int = 1) -> float | None:
+        """Device-seconds of a job that does the share `left` of a training on `gpus` devices."""
+        steps, per_step = self.steps(spec), self.step(spec)
+        if steps is None or per_step is None:
+            return None
+        return per_step * steps * left + gpus * (self.start + JOB)
+
+    def step(self, spec: RunSpec) -> float | None:
+        """Seconds of an optimizer step, its share of validation passes included."""
+        key = self.key(spec)
+        if key not in self._steps:
+            self._steps[key] = self._step(spec)
+        found = self._steps[key]
+        if found is None:
+            return None
+        self.bases[found[1]] += 1
+        return found[0]
+
+    def _step(self, spec: RunSpec) -> tuple[float, str] | None:
+        calibrated, recorded = self._calibrated(spec), self._recorded(spec)
+        # The name of a processor does not tell how busy its machine is, that of a GPU does.
+        found = calibrated or recorded if self.kind == "cpu" else recorded or calibrated
+        return found or self._scaled(spec)
+
+    def _calibrated(self, spec: RunSpec) -> tuple[float, str] | None:
+        c = self.calibration
+        if c is None or self.key(spec) not in c.steps:
+            return None
+        one, t = c.steps[self.key(spec)], spec.training
+        validated = t.validation_windows * spec.windows.length / t.validate_every
+        seconds = one["seconds"] + validated * one["validation_seconds_per_token"]
+        busy = ", on a busy machine: `blindspot calibrate` when it is quiet" if c.load > 1 else ""
+        threads = (
+            f", {c.threads} thread{'s' if c.threads > 1 else ''}" if self.kind == "cpu" else ""
+        )
+        return seconds, f"calibration on {c.device}{threads}, {c.made[:10]}{busy}"
+
+    def _recorded(self, spec: RunSpec) -> tuple[float, str] | None:
+        found = [t for t in self.timed if t.key == self.key(spec)]
+        return self._of(found, "recorded runs of the same shape") if found else None
+
+    def _of(self, found: Sequence[Timed], what: str) -> tuple[float, str]:
+        """The median of the device that is here, else of the one with most records."""
+        device = self.here
+        if device is None or all(t.device != device for t in found):
+            device = Counter(t.device for t in found).most_common(1)[0][0]
+        own = [t.seconds for t in found if t.device == device]
+        return statistics.median(own), f"{what} on {device}"
+
+    def _scaled(self, spec: RunSpec) -> tuple[float, str] | None:
+        """From the timed shape that is nearest in FLOPs."""
+        flops = step_flops(spec)
+        candidates: list[tuple[float, float, str]] = [
+            (
+                abs(math.log(flops / t.flops)),
+                t.seconds * flops / t.flops,
+                f"recorded runs on {t.device}",
+            )
+            for t in self.timed
+        ]
+        if self.calibration:
+            made = f"calibration on {self.calibration.device}"
+            candidates += [
+                (abs(math.log(flops / one["flops"])), one["seconds"] * flops / one["flops"], made)
+                for one in self.calibration.steps.values()
+            ]
+        if not candidates:
+            return None
+        _, seconds, source = min(candidates)
+        return seconds, f"{source}, of other shapes, scaled by FLOPs"
+
+    def rate(self, spec: RunSpec) -> float | None:
+        """FLOP/s of a training of this run."""
+        seconds = self.step(spec)
+        return None if seconds is None else step_flops(spec) / seconds
+
+    def measure(self, spec: RunSpec) -> float | None:
+        """Seconds of the job that measures a run."""
+        if self.key(spec) not in self._measures:
+            self._measures[self.key(spec)] = self._measure(spec)
+        work = self._measures[self.key(spec)]
+        return None if work is None else work + self.start + JOB
+
+    def _measure(self, spec: RunSpec) -> float | None:
+        """Seconds of the measurements themselves."""
+        per_step = self.step(spec)
+        if per_step is None:
+            return None
+        work = self._recorded_measurement(spec, per_step)
+        if work is not None:
+            return work
+        evaluated = sum(self.splits.get(s, EVALUATION_TOKENS) for s in ("validation", "test"))
+        flops = measurement_flops(spec.model, self.study.config.measurement, evaluated)
+        return flops * per_step / step_flops(spec) / MEASUREMENT_RATE
+
+    def _recorded_measurement(self, spec: RunSpec, per_step: float) -> float | None:
+        """From recorded measurements with the same settings on models of the same shape, by how
+        much faster or slower their device trains today. Those of this device, where there are."""
+        found = [(s, t) for s, t in self.measured if _shape(t.spec.model) == _shape(spec.model)]
+        found = [(s, t) for s, t in found if t.device == self.here] or found
+        scales = [per_step / t.seconds for _, t in found if t.key == self.key(spec)]
+        if not scales:
+            return None
+        return statistics.median(s for s, _ in found) * statistics.median(scales)
+
+    @cached_property
+    def measured(self) -> list[tuple[float, Timed]]:
+        """Seconds of work of recorded measurements with the study's settings, of any revision."""
+        found = []
+        settings = self.study.config.measurement.identity()
+        for timed in self.timed:
+            for path in timed.record.path.parent.glob("measure-*/measure.json"):
+                record = inventory.parse(path) or {}
+                parts = (record.get("provenance") or {}).get("seconds")
+                if isinstance(parts, dict) and agree(record.get("settings"), settings):
+                    found.append((float(sum(parts.values())), timed))
+        return found
+
+    def throughput(self, size: str) -> float | None:
+        """Seconds of the job that times a size."""
+        settings = self.study.config.throughput
+        spec = next(run.spec for run in self.study.runs if run.size == size)
+        rate = self.rate(spec)
+        if rate is None:
+            return None
+        tokens = settings.batch * spec.model.context * (settings.warmup + settings.repeats)
+        flops = sum(
+            tokens * forward_per_token(model, k)
+            for model in self.study.architectures(size).values()
+            for k in range(1, model.loops + 1)
+        )
+        return flops / rate + self.start + JOB
+
+
+def agree(old: Any, new: Any) -> bool:
+    """Whether what an older record knows of is as it is today. Another revision, or a key that came
+    later, changes times and sizes little."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = (old.keys() & new.keys()) - {"revision"}
+        return bool(keys) and all(agree(old[key], new[key]) for key in keys)
+    return bool(old == new)
+
+
+def _shape(model: ModelSpec) -> tuple[Any, ...]:
+    return (model.d_model, model.layers, model.loops, model.vocab_size, model.context)
+
+
+def classes(specs: Iterable[RunSpec]) -> dict[str, RunSpec]:
+    """One specification a class."""
+    found: dict[str, RunSpec] = {}
+    for spec in specs:
+        found.setdefault(step_class(spec), spec)
+    return found

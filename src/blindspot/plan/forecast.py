@@ -1,0 +1,276 @@
+"""`blindspot forecast`: what would run and why, its FLOPs, hours, price and wall time.
+
+Hours are those of one device (a GPU; a core where the study runs on the CPU) and hold everything a
+job does: start of the process, training with its validation passes, measurement, throughput.
+Imports neither torch nor pandas.
+"""
+
+import csv
+import importlib.util
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from blindspot import provenance
+from blindspot.config.study import Study
+from blindspot.files import write_text
+from blindspot.plan.estimate import Estimator
+from blindspot.plan.planning import Plan, Planned
+from blindspot.plan.status import duration
+from blindspot.publish import catalogue
+
+#: Core-seconds of a table, figure or the like, in starts of a training process (both are imports,
+#: for the most part), and seconds of the report.
+PUBLISH, REPORT = 1.4, 10.0
+#: Seconds before the first training where there are no token files: corpus and tokens of the demo.
+DATA = 15.0
+
+COLUMNS = ("size", "cell", "runs", "cached", "to_train", "to_measure", "impossible", "why",
+           "flops_per_run", "flops", "train_hours", "measure_hours", "cost")  # fmt: skip
+
+
+@dataclass
+class Row:
+    """Runs of one size and cell. Numbers that can't be told are None."""
+
+    size: str
+    cell: str
+    planned: Sequence[Planned]
+    why: str
+    flops_per_run: float | None
+    flops: float | None
+    train: float | None
+    measure: float | None
+
+    def count(self, action: str) -> int:
+        return sum(p.action == action for p in self.planned)
+
+    @property
+    def seconds(self) -> float | None:
+        return None if self.train is None or self.measure is None else self.train + self.measure
+
+
+class Forecast:
+    """All that is said about a study before it runs. `cores` is for studies on the CPU."""
+
+    def __init__(self, study: Study, cores: int) -> None:
+        self.study, self.cores = study, cores
+        self.plan = Plan(study)
+        self.estimator = Estimator(study, self.plan.records)
+        self.reasons = True
+
+    def rows(self) -> list[Row]:
+        """One row a size and cell, in the order of the config."""
+        groups: dict[tuple[str, str], list[Planned]] = {}
+        for one in self.plan.runs:
+            groups.setdefault((one.run.size, one.run.cell), []).append(one)
+        return [self._row(size, cell, group) for (size, cell), group in groups.items()]
+
+    def _row(self, size: str, cell: str, group: Sequence[Planned]) -> Row:
+        e, spec = self.estimator, group[0].run.spec
+        flops = e.flops(spec)
+        todo = [p for p in group if p.action == "train"]
+        measured = sum(p.action in ("train", "measure") for p in group)
+        train = _sum([e.train(spec, p.left, self.gpus(p)) for p in todo])
+        measure = _sum([e.measure(spec)] * measured)
+        share = sum(p.left for p in todo)
+        return Row(
+            size,
+            cell,
+            group,
+            self.plan.why(group) if self.reasons else "",
+            flops,
+            0.0 if not todo else None if flops is None else flops * share,
+            train,
+            measure,
+        )
+
+    def gpus(self, planned: Planned) -> int:
+        """Devices that train a run together."""
+        return self.study.config.sizes[planned.run.size].gpus
+
+    def wall(self, rows: Sequence[Row], devices: int) -> float | None:
+        """Seconds until all is done on so many devices (GPUs or cores), by the better of two
+        bounds: the work shared equally, and the longest chain of one run."""
+        e = self.estimator
+        chains, spent = [], []
+        for row in rows:
+            for p in row.planned:
+                if p.action in ("train", "measure"):
+                    spec, gpus = p.run.spec, self.gpus(p)
+                    own = [e.train(spec, p.left, gpus)] if p.action == "train" else []
+                    spent.append(_sum([*own, e.measure(spec)]))
+                    shared = [None if s is None else s / gpus for s in own]
+                    chains.append(_sum([*shared, e.measure(spec)]))
+        timings = [e.throughput(size) for size in self.plan.untimed()]
+        work, alone = _sum(spent), _sum(timings)
+        if work is None or alone is None:
+            return None
+        # The last job leaves the other devices idle: half of one, on average.
+        ragged = 0.5 * max([0.0, *(c for c in chains if c)]) if len(chains) > devices else 0.0
+        total = max([work / devices + ragged * (devices - 1) / devices, *(c for c in chains if c)])
+        # On a CPU a timing has all cores to itself; on GPUs it is a job like others.
+        total += alone if e.kind == "cpu" else alone / devices
+        if chains or timings:
+            total += self._published()
+            if not (self.study.tokens / "tokens.json").exists():
+                total += DATA
+        return total
+
+    def _published(self) -> float:
+        items = [*catalogue.TABLES.values(), *catalogue.FIGURES.values()]
+        number = sum(item.when(self.study.config) for item in items) + 3  # collect, claims, page
+        return number * PUBLISH * self.estimator.start / max(1, self.cores) + REPORT
+
+    def cost(self, seconds: float | None) -> float | None:
+        """Price of device time at the config's rate; None where either is not known."""
+        rate = self.study.config.forecast.rate
+        return None if rate is None or seconds is None else rate * seconds / 3600
+
+    # Calibration.
+
+    def wants_calibration(self) -> bool:
+        """Whether hours would be surer after a calibration that this machine can do."""
+        e = self.estimator
+        todo = [p.run.spec for p in self.plan.runs if p.action == "train"]
+        if importlib.util.find_spec("torch") is None or (
+            e.kind == "cuda" and not provenance.has_gpu()
+        ):
+            return False
+        return not all(e.known(spec) for spec in todo)
+
+    # What is shown.
+
+    def csv(self, rows: Sequence[Row]) -> str:
+        """CSV text with one line a row."""
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for row in rows:
+            hours = [None if s is None else s / 3600 for s in (row.train, row.measure)]
+            counts = [row.count(a) for a in ("cached", "train", "measure", "impossible")]
+            numbers = [row.flops_per_run, row.flops, *hours, self.cost(row.seconds)]
+            shown = ["" if x is None else f"{x:.10g}" for x in numbers]
+            writer.writerow([row.size, row.cell, len(row.planned), *counts, row.why, *shown])
+        return buffer.getvalue()
+
+    def render(self, rows: Sequence[Row]) -> RenderableType:
+        """The table, the total, and what the hours rest on."""
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("Size", "Cell"):
+            table.add_column(name, no_wrap=True)
+        for name in ("Cached", "Train", "Measure", "FLOPs", "Hours"):
+            table.add_column(name, justify="right", no_wrap=True)
+        priced = self.study.config.forecast.rate is not None
+        if priced:
+            currency = self.study.config.forecast.currency
+            table.add_column(currency, justify="right", no_wrap=True)
+        table.add_column("Why", overflow="fold")
+        for row in rows:
+            impossible = row.count("impossible")
+            todo = row.count("train") + row.count("measure") + impossible
+            cells = [
+                row.size,
+                row.cell,
+                _count(row.count("cached")),
+                _count(row.count("train")),
+                _count(row.count("train") + row.count("measure"))
+                + (f" ({impossible} impossible)" if impossible else ""),
+                _flops(row.flops) if todo else "",
+                _hours(row.seconds) if todo else "",
+            ]
+            cells += [_price(self.cost(row.seconds)) if todo else ""] if priced else []
+            table.add_row(*cells, row.why)
+        return Group(table, "", self.total(rows), *self.notes(rows))
+
+    def total(self, rows: Sequence[Row]) -> str:
+        """One line: how many jobs, FLOPs, device hours, price, and how long it takes."""
+        counts = {a: sum(row.count(a) for row in rows) for a in ("cached", "train", "measure")}
+        timings = self.plan.untimed()
+        name = f"Forecast for study {self.study.config.study}: "
+        if not counts["train"] + counts["measure"] + len(timings):
+            return f"{name}nothing to train or to measure, {counts['cached']} runs are there"
+        seconds = _sum(
+            [row.seconds for row in rows] + [self.estimator.throughput(size) for size in timings]
+        )
+        jobs = f"{counts['train']} trainings, {counts['train'] + counts['measure']} measurements"
+        parts = [
+            f"{jobs}, {len(timings)} timings",
+            f"{_flops(_sum([r.flops for r in rows]))} FLOPs",
+        ]
+        unit = "GPU" if self.estimator.kind == "cuda" else "core"
+        parts.append(f"{_hours(seconds)} {unit}-hours")
+        if (cost := self.cost(seconds)) is not None:
+            parts.append(f"{_price(cost)} {self.study.config.forecast.currency}")
+        devices = self.study.config.forecast.gpus if unit == "GPU" else (self.cores,)
+        walls = [(n, self.wall(rows, n)) for n in devices]
+        parts += [f"about {duration(w)} on {n} {unit}{'s' if n > 1 else ''}" for n, w in walls if w]
+        return name + "; ".join(parts)
+
+    def notes(self, rows: Sequence[Row]) -> list[str]:
+        """What the numbers rest on, and why some are not there."""
+        e, notes = self.estimator, []
+        if e.bases:
+            notes.append(f"Hours rest on {'; '.join(e.bases)}.")
+        elif any(p.action != "cached" for row in rows for p in row.planned):
+            where = "a machine with the study's GPU" if e.kind == "cuda" else "this machine"
+            notes.append(
+                f"No hours: no run was recorded on a {'GPU' if e.kind == 'cuda' else 'CPU'} at "
+                f"this precision, and there is no calibration. On {where}, with blindspot[train] "
+                f"installed: `blindspot calibrate` (same --configfile), then forecast again."
+            )
+        if any(row.flops_per_run is None for row in rows):
+            notes.append(
+                "No FLOPs: the number of steps follows from epochs and the number of tokens, which "
+                "is known once the token files are there (`snakemake -c1 tokens`)."
+            )
+        elif "train" in e.splits and set(e.splits) == {"train"}:
+            notes.append(
+                f"Assumes {e.splits['train']:,} training tokens until the files are there."
+            )
+        return notes
+
+    def write(self, rows: Sequence[Row]) -> Path:
+        """Write `results/<study>/forecast.csv`; returns where."""
+        path = self.study.results / "forecast.csv"
+        write_text(path, self.csv(rows))
+        return path
+
+
+def one_line(study: Study, cores: int) -> str:
+    """The total, from what is known already: for the start of a workflow."""
+    forecast = Forecast(study, cores)
+    forecast.reasons = False
+    return forecast.total(forecast.rows())
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    total = 0.0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
+
+def _count(n: int) -> str:
+    return str(n) if n else ""
+
+
+def _flops(value: float | None) -> str:
+    return "?" if value is None else f"{value:.2e}".replace("e+", "e")
+
+
+def _hours(seconds: float | None) -> str:
+    if seconds is None:
+        return "?"
+    hours = seconds / 3600
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.1f}" if hours >= 10 else f"{hours:.2g}"
+
+
+def _price(value: float | None) -> str:
+    return "?" if value is None else f"{value:,.2f}"

@@ -1,0 +1,213 @@
+"""How far a run is: from the lock, the log and the checkpoints of its state folder. Only reads.
+
+No lock is taken to see whether one is held, since a trainer that starts at that moment would be
+refused. Lines that are half written are passed over.
+"""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from blindspot.config.runfiles import RunFiles
+from blindspot.config.study import Run, Study
+from blindspot.plan.inventory import parse
+
+#: A trainer on another machine counts as alive while its log is not older than this, in seconds.
+FRESH = 900.0
+
+_STEP = re.compile(r"\bstep (\d+)/(\d+)\b")
+_FIELDS = {
+    "ce": re.compile(r"\bCE (\S+)"),
+    "norm": re.compile(r"\bnorm (\S+)"),
+    "tokens_per_s": re.compile(r"(\S+) tokens/s"),
+}
+_LEFT = re.compile(r"(\d+):(\d\d) left")
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who has, or had, the lock of a state folder. `alive` is None where it can't be told."""
+
+    host: str
+    pid: int
+    slurm_job: str | None
+    alive: bool | None
+
+    def __str__(self) -> str:
+        job = f", Slurm job {self.slurm_job}" if self.slurm_job else ""
+        return f"{self.host}, pid {self.pid}{job}"
+
+
+def holder(folder: Path) -> Holder | None:
+    """The process that `folder/lock` names; None where nobody ever held it."""
+    path = folder / "lock"
+    try:
+        written, inode = path.read_text(encoding="utf-8"), path.stat().st_ino
+    except OSError:
+        return None
+    try:
+        value = json.loads(written)
+        host, pid = str(value["host"]), int(value["pid"])
+    except (ValueError, KeyError, TypeError):
+        # Between taking the lock and writing who has it.
+        host, pid, value = socket.gethostname(), 0, {}
+    alive = _held(inode, pid) if host == socket.gethostname() else None
+    return Holder(host, pid, value.get("slurm_job"), alive)
+
+
+def _held(inode: int, pid: int) -> bool:
+    """Whether a process of this machine holds a lock on that file."""
+    try:
+        lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+    except OSError:  # not Linux
+        return pid > 0 and _exists(pid)
+    # "1: FLOCK  ADVISORY  WRITE 4711 08:01:1234567 0 EOF". The device is that of the mount, which
+    # layered file systems report otherwise: the inode has to do.
+    return any(line.split()[-3].endswith(f":{inode}") for line in lines if " -> " not in line)
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+@dataclass
+class Progress:
+    """A run's state. Numbers are None where nothing is logged."""
+
+    run: Run
+    #: waiting | running | interrupted | failed | trained (weights, no results yet) | finished
+    state: str
+    step: int | None = None
+    steps: int | None = None
+    ce: float | None = None
+    norm: float | None = None
+    tokens_per_s: float | None = None
+    #: Seconds to go, and since the last line of the log.
+    left: float | None = None
+    age: float | None = None
+    resumes: int = 0
+    holder: Holder | None = None
+    error: str = ""
+    measured: bool = False
+
+
+def progress(study: Study, runs: Iterable[Run] | None = None) -> list[Progress]:
+    """The state of each run of a study, in the order of the config."""
+    found = [_progress(study, run) for run in (study.runs if runs is None else runs)]
+    elsewhere = [p for p in found if p.holder and p.holder.alive is None]
+    running = _slurm_jobs() if any(p.holder and p.holder.slurm_job for p in elsewhere) else None
+    for one in elsewhere:
+        assert one.holder is not None
+        if running is not None and one.holder.slurm_job:
+            alive = one.holder.slurm_job in running
+        else:
+            alive = one.age is not None and one.age < FRESH
+        one.holder = replace(one.holder, alive=alive)
+        if alive and one.state == "interrupted":
+            one.state, one.error = "running", ""
+    return found
+
+
+def _progress(study: Study, run: Run) -> Progress:
+    folder, state = study.results / "runs" / run.name, study.work / "runs" / run.name
+    files = RunFiles(study)
+    measured = files.measured(run.name).exists()
+    found = Progress(run, "waiting", steps=run.spec.training.steps, measured=measured)
+    _read_log(state / "train.log", found)
+    finished = files.finished(run.name)
+    kind = "measure" if finished.exists() else "train"
+    log = study.work / "logs" / kind / f"{run.name}.log"
+    if finished.exists():
+        record = parse(finished) or {}
+        found.state, found.step = "finished", record.get("steps", found.step)
+        found.steps, found.left = record.get("steps", found.steps), None
+        found.error = "" if measured else _last_error(log)
+        return found
+    found.holder = holder(state)
+    if found.holder and found.holder.alive:
+        found.state = "running"
+        return found
+    failed = parse(folder / "failed.json")
+    if failed:
+        found.state, found.error = "failed", str(failed.get("error", ""))
+    elif files.weights(run.name).exists():
+        found.state = "trained"
+    elif found.step is not None or found.holder:
+        found.state = "interrupted"
+    found.error = found.error or _last_error(log)
+    found.error = found.error.removeprefix(f"{run.name}: ")
+    return found
+
+
+def _read_log(path: Path, found: Progress) -> None:
+    """Take what the last whole line with a step says."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    lines = text.split("\n")[:-1]  # what follows the last line end is being written
+    found.resumes = sum(" resumes at step " in line for line in lines)
+    for line in reversed(lines):
+        if step := _STEP.search(line):
+            break
+    else:
+        return
+    found.step, found.steps = int(step[1]), int(step[2])
+    for name, pattern in _FIELDS.items():
+        if value := pattern.search(line):
+            setattr(found, name, _number(value[1]))
+    try:
+        then = datetime.fromisoformat(line.split(" ", 1)[0]).timestamp()
+        found.age = max(0.0, time.time() - then)
+    except ValueError:
+        return
+    if left := _LEFT.search(line):
+        found.left = max(0.0, int(left[1]) * 60 + int(left[2]) - found.age)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:
+        return None
+
+
+def _last_error(log: Path) -> str:
+    """The last message of a job's log that names a fault."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 65536))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    for line in reversed(lines):
+        if line.startswith("error: ") or re.match(r"\w+(Error|Exception)\b", line):
+            return line.removeprefix("error: ")
+    return ""
+
+
+def _slurm_jobs() -> set[str] | None:
+    """Ids of the jobs that Slurm runs now; None where it does not answer."""
+    if not shutil.which("squeue"):
+        return None
+    command = ["squeue", "--noheader", "--states=RUNNING,COMPLETING", "--format=%A"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return set(done.stdout.split())

@@ -1,0 +1,1 @@
+"""Functions of the tidy CSVs: tables, figures, the ledger of claims, pages. No torch here."""

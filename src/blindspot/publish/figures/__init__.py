@@ -1,0 +1,68 @@
+"""Figures: each a function of the collected results, drawn to PDF and PNG.
+
+    draw(name, collected, out)      -> out/name.pdf, out/name.png
+    caption(name, collected)        -> what is drawn, from what, and what is missing
+
+Nothing is typed in: a number that is drawn was measured.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from blindspot.collect.collected import Collected
+from blindspot.errors import BlindspotError
+from blindspot.publish import style
+from blindspot.publish.catalogue import FIGURES
+from blindspot.publish.figures import (
+    depth,
+    initialization,
+    interventions,
+    mechanism,
+    scale,
+    tails,
+    training,
+)
+from blindspot.publish.figures.panels import Panels
+
+DRAWN: dict[str, Callable[[Collected], Panels]] = {
+    "norm-over-training": scale.norm_over_training,
+    "norm-by-loop": scale.norm_by_loop,
+    "token-norm-survival": tails.token_norm_survival,
+    "radial-fraction": mechanism.radial_fraction,
+    "update-lemma": mechanism.update_lemma,
+    "angle": mechanism.angle,
+    "perplexity-by-depth": depth.perplexity_by_depth,
+    "frontier": depth.frontier,
+    "clamp": interventions.clamp,
+    "halting": interventions.halting,
+    "training-curves": training.training_curves,
+    "initialization": initialization.initialization,
+}
+
+
+def draw(name: str, collected: Path, out: Path) -> None:
+    """Draw figure `name` of the folder that `collect` wrote to `out/name.pdf` and `.png`.
+
+    Equal inputs give equal bytes, whatever the user's matplotlib settings.
+    """
+    if name not in DRAWN:
+        raise BlindspotError(f"no figure {name!r}; there are {', '.join(DRAWN)}")
+    with style.theme():
+        style.save(DRAWN[name](Collected(collected)).figure, out, name)
+
+
+def caption(name: str, collected: Path) -> str:
+    """One paragraph: what is drawn; study, corpus, seeds, interval; what is not shown."""
+    item, c = FIGURES[name], Collected(collected)
+    parts = [item.caption, c.about(), c.seeds()]
+    parts += c.scored(item.reads)
+    if item.spread == "runs":
+        parts.append("One curve a run.")
+    elif item.spread == "range":
+        kinds = "of logarithms for what is positive and spreads by factors"
+        parts.append(f"Lines are means over seeds ({kinds}), bands all seeds.")
+    else:
+        parts += ["Lines are means over seeds.", c.interval()]
+    parts += [c.machine(), c.untimed()] if "throughput" in item.reads else []
+    parts.append(c.missing())
+    return " ".join(part for part in parts if part)

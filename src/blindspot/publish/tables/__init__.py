@@ -1,0 +1,67 @@
+"""Tables: each a function of the collected results, as CSV, Markdown, LaTeX (booktabs) and HTML.
+
+    write(name, collected, out)     -> out/name.csv, .md, .tex, .html
+    caption(name, collected)        -> the note that stands under the table
+
+The CSV has every number in full. The others show the same numbers, rounded by one rule
+(`typeset.number`), and escaped after rounding, once.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from blindspot.collect.collected import Collected
+from blindspot.errors import BlindspotError
+from blindspot.files import atomic_path, write_text
+from blindspot.publish.catalogue import TABLES
+from blindspot.publish.tables import cost, mechanism, perplexity, provenance, results, scale
+from blindspot.publish.tables.table import Table
+from blindspot.publish.typeset import latex, markdown, page
+
+MADE: dict[str, Callable[[Collected], Table]] = {
+    "main": results.main,
+    "loss-placement": results.loss_placement,
+    "depth": results.depth,
+    "perplexity": perplexity.perplexity,
+    "variable-depth": results.variable_depth,
+    "norms": scale.norms,
+    "token-norms": scale.token_norms,
+    "radial": mechanism.radial,
+    "updates": mechanism.updates,
+    "clamp": mechanism.clamp,
+    "halting": mechanism.halting,
+    "throughput": cost.throughput,
+    "cost": cost.cost,
+    "matched": cost.compared,
+    "initialization": scale.initialization,
+    "provenance": provenance.provenance,
+}
+#: Tables that are not of means over runs: of architectures, of single results.
+OF_ITS_OWN = {"throughput", "provenance"}
+
+
+def write(name: str, collected: Path, out: Path) -> None:
+    """Write table `name` of the folder that `collect` wrote in four formats."""
+    if name not in MADE:
+        raise BlindspotError(f"no table {name!r}; there are {', '.join(MADE)}")
+    table = MADE[name](Collected(collected))
+    note = " ".join(part for part in (caption(name, collected), table.note) if part)
+    with atomic_path(out / f"{name}.csv") as temporary:
+        table.data.to_csv(temporary, index=False, lineterminator="\n")
+    write_text(out / f"{name}.md", markdown(table.shown, note))
+    write_text(out / f"{name}.tex", latex(table.shown, note))
+    write_text(out / f"{name}.html", page(TABLES[name].title, table.shown, note))
+
+
+def caption(name: str, collected: Path) -> str:
+    """What the table says; study, corpus, seeds, interval, protocol; what is missing."""
+    item, c = TABLES[name], Collected(collected)
+    parts = [item.caption, c.about()]
+    if name not in OF_ITS_OWN:
+        parts += [c.seeds(), f"Means over seeds. {c.interval()}"]
+    parts += c.scored(item.reads)
+    if "throughput" in item.reads:
+        parts += [c.machine(), c.untimed()]
+    if name not in OF_ITS_OWN:
+        parts.append(c.missing())
+    return " ".join(part for part in parts if part)

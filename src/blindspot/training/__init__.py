@@ -1,0 +1,1 @@
+"""From a specification to weights, through whatever interrupts it."""

@@ -1,0 +1,185 @@
+"""The optimizer step: model, objective and AdamW on one device, or on several in step.
+
+`Engine.step` does not wait for a GPU: whether loss and gradient are finite decides on the device
+whether the update is applied, and what a log wants to know stays there until `harvest`.
+
+Paths, by measurement (benchmarks/README.md): on a GPU the forward pass of all K loops with the
+objective is compiled as one graph; on the CPU it runs eager, since a small run would be over before
+the compiler. Attention is torch's fused one on both; torch's has no dropout on the CPU, so with
+dropout on attention weights the CPU takes the explicit form.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from blindspot.config.execution import Execution
+from blindspot.config.spec import Objective, RunSpec
+from blindspot.lm.device import autocast
+from blindspot.lm.model import LoopedLM
+from blindspot.lm.objective import Loss, cross_entropy, loss
+from blindspot.training import trajectory
+from blindspot.training.optimizer import AdamW
+from blindspot.training.parallel import World
+
+
+def _states_and_loss(
+    model: LoopedLM, objective: Objective, inputs: Tensor, targets: Tensor
+) -> tuple[list[Tensor], Loss]:
+    """What is compiled: no method, which would tie the engine to itself and keep its GPU memory
+    until the next garbage collection."""
+    states = model(inputs)
+    result = loss(model, states, targets, objective)
+    # Only to look at: outputs with a gradient would have a compiled backward pass add zeros to it.
+    return [state.detach() for state in states], result
+
+
+class Seen(NamedTuple):
+    """What a logged step showed: the table of `trajectory.observe`, the norm of the gradient before
+    clipping."""
+
+    table: Tensor
+    grad_norm: float
+
+
+class Engine:
+    """A run's model and optimizer, and how a step is taken."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        device: torch.device,
+        execution: Execution | None = None,
+        world: World | None = None,
+    ) -> None:
+        self.spec, self.device = spec, device
+        self.execution, self.world = execution or Execution(), world or World()
+        if self.execution.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True)
+        torch.manual_seed(spec.seed)
+        self.model = LoopedLM(spec.model).to(device)
+        self.model.recompute = self.execution.recompute
+        self.parameters = list(self.model.parameters())
+        self.optimizer = AdamW(dict(self.model.named_parameters()), spec.training)
+        chosen = self.execution.compile
+        self.compiled = device.type == "cuda" if chosen == "auto" else chosen
+        self._states_and_loss = _states_and_loss
+        if self.compiled:
+            self._states_and_loss = torch.compile(_states_and_loss, fullgraph=True, dynamic=False)
+        #: Whether each step since the last harvest was applied, on the device.
+        self._applied: list[tuple[int, Tensor]] = []
+        #: Skipped steps in a row: on the device, and at the last harvest.
+        self._in_a_row, self._row = torch.zeros((), device=device), 0
+        self._seen: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, ids: Tensor) -> tuple[list[Tensor], Loss]:
+        """The forward pass of a step on this rank's `ids` (B / world, T + 1): H_0..H_K, detached,
+        and the objective, of whose `total` the gradient is taken."""
+        with autocast(self.spec.training.precision, self.device):
+            inputs, targets = ids[:, :-1], ids[:, 1:]
+            return self._states_and_loss(self.model, self.spec.objective, inputs, targets)
+
+    def _seed(self, step: int) -> None:
+        # Dropout masks are a function of (seed, step, rank): no generator's state needs saving.
+        words = [self.spec.seed, step] + ([self.world.rank] if self.world.rank else [])
+        torch.manual_seed(np.random.SeedSequence(words).generate_state(1)[0].item())
+
+    def step(self, ids: Tensor, step: int, look: bool = False) -> None:
+        """Optimizer step number `step` (from 0) on this rank's `ids` (B / world, T + 1).
+
+        With `look`, what the log wants is kept for `harvest`: this batch, before the update.
+        """
+        self._seed(step)
+        states, result = self.forward(ids)
+        result.total.backward()
+        gradients = [self._gradient(p) for p in self.parameters]
+        total = result.total.detach().clone()
+        self.world.average([*gradients, total])
+        norm = torch.nn.utils.get_total_norm(gradients)
+        self._update(gradients, total, norm, step)
+        for parameter in self.parameters:
+            parameter.grad = None
+        if look:
+            self._seen = (self._observe(states, ids[:, 1:], result), norm)
+
+    def _gradient(self, parameter: Tensor) -> Tensor:
+        assert parameter.grad is not None
+        return parameter.grad
+
+    @torch.no_grad()
+    def _update(self, gradients: Sequence[Tensor], total: Tensor, norm: Tensor, step: int) -> None:
+        """Clip and apply, unless this step is not finite or too many in a row were not: then
+        nothing changes any more, so that `harvest` finds the weights as they were."""
+        allowed = self.spec.training.skip
+        bad = 1.0 - (torch.isfinite(total) & torch.isfinite(norm)).float()
+        over = (self._in_a_row > allowed).float()
+        self._in_a_row = torch.maximum((self._in_a_row + 1) * bad, self._in_a_row * over)
+        skip = torch.maximum(bad, over)
+        divisor = ((norm.float() + 1e-6) / self.spec.training.clip).clamp(min=1.0)
+        self.optimizer.step(gradients, divisor, skip)
+        self._applied.append((step, skip))
+
+    @torch.no_grad()
+    def _observe(self, states: Sequence[Tensor], targets: Tensor, result: Loss) -> Tensor:
+        with autocast(self.spec.training.precision, self.device):
+            return trajectory.observe(self.model, states, targets, result.ce, self.world)
+
+    def harvest(self) -> tuple[list[int], int | None]:
+        """Wait for the device; the steps since the last harvest that were skipped, and the one at
+        which the run has failed, where it has."""
+        flags = torch.stack([flag for _, flag in self._applied]).tolist() if self._applied else []
+        steps = [step for step, _ in self._applied]
+        self._applied.clear()
+        skipped: list[int] = []
+        for step, flag in zip(steps, flags, strict=True):
+            self._row = self._row + 1 if flag else 0
+            if self._row > self.spec.training.skip:
+                return skipped, step
+            if flag:
+                skipped.append(step)
+        return skipped, None
+
+    def seen(self) -> Seen:
+        """What the last step with `look` showed."""
+        assert self._seen is not None
+        (table, norm), self._seen = self._seen, None
+        return Seen(table.cpu(), float(norm))
+
+    def resume(self, step: int, skipped: Sequence[int]) -> None:
+        """Go on at `step`, with parameters and moments that are in place: how many steps were
+        applied counts for bias correction, how many of the last were skipped for the policy."""
+        self.optimizer.set_applied(step - len(skipped))
+        self._row = 0
+        while step - 1 - self._row in skipped:
+            self._row += 1
+        self._in_a_row.fill_(self._row)
+
+    def explain(self, ids: Tensor, step: int) -> str:
+        """Where the first number that is not finite arises when `step` is done again."""
+        self._seed(step)
+        inputs, targets = ids[:, :-1], ids[:, 1:]
+        with autocast(self.spec.training.precision, self.device):
+            states = self.model(inputs)
+            for k, state in enumerate(states):
+                if not bool(torch.isfinite(state).all()):
+                    return f"H_{k}, the state after loop {k}" if k else "H_0, the embedded tokens"
+            result = loss(self.model, states, targets, self.spec.objective)
+            for k in range(1, len(states)):
+                ce = result.ce.get(k, None)
+                ce = cross_entropy(self.model, states[k], k, targets) if ce is None else ce
+                if not bool(torch.isfinite(ce)):
+                    return f"CE_{k}, the cross-entropy after loop {k}"
+        result.total.backward()
+        sizes = {n: p.grad for n, p in self.model.named_parameters() if p.grad is not None}
+        names = [n for n, g in sizes.items() if not bool(torch.isfinite(g).all())]
+        for parameter in self.parameters:
+            parameter.grad = None
+        if names:
+            more = f" and of {len(names) - 1} more" if names[1:] else ""
+            return f"the gradient of {names[0]}{more}"
+        return "the norm of the whole gradient, which is too large for float32"

@@ -1,0 +1,73 @@
+"""The result folder of a finished run: trajectory.csv, timing.csv and, last, run.json."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from blindspot import provenance
+from blindspot.config.flops import parameters
+from blindspot.config.spec import RunSpec
+from blindspot.data.tokens import Tokens
+from blindspot.files import sha256_text, to_csv, write_record, write_text
+from blindspot.training import trajectory
+
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None  # type: ignore[assignment]
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """Bytes this process needed at most: of the GPU, or of the machine's memory."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 if resource else None
+
+
+def publish(
+    name: str,
+    spec: RunSpec,
+    tokens: Path,
+    out: Path,
+    meta: dict[str, Any],
+    execution: dict[str, Any],
+    device: torch.device,
+) -> None:
+    """Write the result folder from `meta`, which is saved beside the weights."""
+    data = Tokens.open(tokens, verify=False)
+    texts = {
+        "trajectory.csv": to_csv(trajectory.COLUMNS, meta["rows"]),
+        "timing.csv": to_csv(trajectory.TIMING_COLUMNS, meta["timing"]),
+    }
+    for file, text in texts.items():
+        write_text(out / file, text)
+    seen = meta["step"] * spec.batch * spec.windows.length
+    write_record(
+        out / "run.json",
+        {
+            "name": name,
+            "hash": spec.hash,
+            "revision": spec.revision,
+            "spec": spec.identity(),
+            "steps": meta["step"],
+            "skipped_steps": meta["skipped"],
+            "tokens_seen": seen,
+            "parameters": parameters(spec.model),
+            "data": data.meta,
+            "files": {file: sha256_text(text) for file, text in texts.items()},
+            "provenance": provenance.collect()
+            | {
+                "device": provenance.device_name(device),
+                "threads": torch.get_num_threads(),
+                "precision": spec.training.precision,
+                "execution": execution,
+                "started": meta["started"],
+                "finished": provenance.now(),
+                "resumes": meta["resumes"],
+                "seconds": meta["seconds"],
+                "peak_memory_bytes": meta["peak_memory"],
+                "tokens_per_s": round(seen / max(meta["seconds"], 1e-9), 1),
+            },
+        },
+    )

@@ -1,0 +1,184 @@
+"""Several devices for one run: each rank trains on its share of the same global batch.
+
+Ranks hold equal weights, average their gradients and apply equal updates, so the number of devices
+is no part of a run's identity: with dropout 0 the losses are those of one device, to rounding; with
+dropout masks differ by rank, and a run repeats for a given number of ranks.
+
+Ranks come from torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT),
+from srun's (SLURM_PROCID, ...) where a step has several tasks, or from `launch`, which starts them
+on this machine. Rank 0 alone writes.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blindspot.errors import BlindspotError, InterruptedRunError
+from blindspot.training import stopping
+
+#: Seconds that the other ranks have to follow when one has ended.
+PATIENCE = 60.0
+
+
+@dataclass(frozen=True)
+class World:
+    """The ranks of a run; with one rank nothing is communicated."""
+
+    rank: int = 0
+    size: int = 1
+    #: The place among this machine's ranks: which of its GPUs is meant.
+    local: int = 0
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    @torch.no_grad()
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """Average tensors over the ranks, in place, with one message.
+
+        Shards are equal, so the mean of their means is the mean over the global batch.
+        """
+        if self.size == 1:
+            return
+        import torch.distributed as dist
+
+        flat = torch.cat([t.reshape(-1) for t in tensors])
+        dist.all_reduce(flat)
+        flat /= self.size
+        for tensor, piece in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+            tensor.copy_(piece.view_as(tensor))
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """The ranks' tensors (..., n) side by side: (..., n world)."""
+        if self.size == 1:
+            return tensor
+        import torch.distributed as dist
+
+        parts = [torch.empty_like(tensor) for _ in range(self.size)]
+        dist.all_gather(parts, tensor.contiguous())
+        return torch.cat(parts, dim=-1)
+
+    def spread(self, tensors: Sequence[Tensor], value: Any) -> Any:
+        """Give rank 0's tensors (in place) and value to all."""
+        if self.size == 1:
+            return value
+        import torch.distributed as dist
+
+        with torch.no_grad():
+            for tensor in tensors:
+                dist.broadcast(tensor, 0)
+        box = [value]
+        dist.broadcast_object_list(box, 0)
+        return box[0]
+
+    def agree(self, number: int) -> int:
+        """The greatest of the ranks' small numbers, over a channel that leaves the device alone."""
+        if self.size == 1:
+            return number
+        import torch.distributed as dist
+
+        box = torch.tensor(number)
+        dist.all_reduce(box, dist.ReduceOp.MAX, group=_control)
+        return int(box)
+
+
+_control: Any = None
+
+
+def join(device: str) -> World:
+    """The world that this process was started into; ranks meet here."""
+    global _control
+    environment = os.environ
+    if "WORLD_SIZE" not in environment and int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
+        environment["WORLD_SIZE"] = environment["SLURM_STEP_NUM_TASKS"]
+        environment["RANK"] = environment["SLURM_PROCID"]
+        environment["LOCAL_RANK"] = environment["SLURM_LOCALID"]
+        environment.setdefault("MASTER_ADDR", _first_host(environment["SLURM_STEP_NODELIST"]))
+        # Equal for all ranks, and unlikely to be another job's.
+        port = 15000 + int(environment["SLURM_JOB_ID"]) % 20000
+        environment.setdefault("MASTER_PORT", str(port))
+    size = int(environment.get("WORLD_SIZE", 1))
+    if size == 1:
+        return World()
+    missing = [k for k in ("RANK", "MASTER_ADDR", "MASTER_PORT") if k not in environment]
+    if missing:
+        raise BlindspotError(
+            f"WORLD_SIZE is {size}, but {', '.join(missing)} is not set; start ranks with "
+            f"--gpus, with torchrun, or with srun and MASTER_ADDR and MASTER_PORT"
+        )
+    import torch.distributed as dist
+
+    rank, local = int(environment["RANK"]), int(environment.get("LOCAL_RANK", 0))
+    if not dist.is_initialized():
+        cuda = device != "cpu" and torch.cuda.is_available()
+        if cuda:
+            torch.cuda.set_device(local)
+        dist.init_process_group("nccl" if cuda else "gloo", rank=rank, world_size=size)
+        _control = dist.new_group(backend="gloo") if cuda else None
+    return World(rank, size, local)
+
+
+def _first_host(nodes: str) -> str:
+    """The first host of Slurm's list, whose short form only Slurm reads."""
+    done = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True)
+    if done.returncode or not done.stdout.split():
+        raise BlindspotError(
+            f"SLURM_STEP_NODELIST: scontrol cannot read {nodes!r} ({done.stderr.strip()}); set "
+            f"MASTER_ADDR and MASTER_PORT to a host of rank 0 and a free port"
+        )
+    return done.stdout.split()[0]
+
+
+def launch(ranks: int) -> int:
+    """Run this same command once a rank on this machine; returns the exit code of the run.
+
+    Signals go to all ranks. When a rank fails the others are ended, as they would wait for it.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "blindspot.cli", *sys.argv[1:]],
+            env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(ranks)
+    ]
+    passed, deadline = 0, None
+    try:
+        while any(p.poll() is None for p in processes):
+            number = stopping.requested()
+            if number and not passed:
+                passed = number
+                for process in processes:
+                    process.send_signal(number)
+            ended = [p.returncode for p in processes if p.returncode is not None]
+            if ended and deadline is None:
+                deadline = time.monotonic() + (PATIENCE if ended[0] in (0, 85) else 5.0)
+            if deadline is not None and time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+    finally:
+        for process in processes:
+            with suppress(ProcessLookupError):
+                if process.poll() is None:
+                    process.send_signal(signal.SIGKILL)
+                    process.wait()
+    codes = [p.returncode for p in processes]
+    # Rank 0 speaks for the run; one that was killed from outside speaks before one that waited.
+    own = InterruptedRunError.exit_code
+    if all(code == 0 for code in codes):
+        return 0
+    return own if all(code in (0, own) for code in codes) else next(c for c in codes if c) % 256

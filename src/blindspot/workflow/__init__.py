@@ -1,0 +1,1 @@
+"""What Snakemake's rules ask for, beside the study itself."""

@@ -1,0 +1,54 @@
+"""The way of the data has one direction: which folder of the package may import which."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import blindspot
+
+PACKAGE = Path(blindspot.__file__).parent
+#: Beside the ground that all may use: errors, settings, files, provenance.
+MAY_IMPORT = {
+    "config": set(),
+    "data": {"config"},
+    "lm": {"config"},
+    "training": {"config", "data", "lm"},
+    "measure": {"config", "data", "lm"},
+    "collect": {"config"},
+    "publish": {"config", "collect", "measure"},
+    "plan": {"config", "lm", "training", "publish"},
+    "workflow": set(),
+}
+GROUND = {"errors", "settings", "files", "provenance"}
+
+
+def imported(path: Path) -> set[str]:
+    """What a file imports of the package, wherever in it: `lm.model`, `errors`."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        parts = [name.split(".") for name in names]
+        found |= {".".join(p[1:3]) for p in parts if p[0] == "blindspot" and p[1:]}
+    return found
+
+
+def test_every_folder_has_its_place():
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert folders == set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("folder", MAY_IMPORT)
+def test_imports_go_one_way(folder):
+    may = MAY_IMPORT[folder] | GROUND | {folder}
+    for path in (PACKAGE / folder).rglob("*.py"):
+        wrong = {name for name in imported(path) if name.partition(".")[0] not in may}
+        assert not wrong, f"{path.relative_to(PACKAGE)} imports {wrong}"
+        if folder == "publish":
+            # The names of measured files and protocols, without torch.
+            assert all(n == "measure.names" for n in imported(path) if n.startswith("measure"))
