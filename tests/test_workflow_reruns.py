@@ -208,10 +208,10 @@ ROWS = {
     "a folder of results touched": Row(touch_results, none),
     "a fresh clone with the results": Row(clone, published),
     "`collected/` deleted": Row(lose("results/tiny/collected"), published),
-    "a comment in `model.py`": Row(
+    "a comment in `lm/model.py`": Row(
         source("lm/model.py", "\nimport", "\n# A comment.\nimport"), none, **SOURCE
     ),
-    "the look of figures (`style.py`)": Row(
+    "the look of figures (`publish/style.py`)": Row(
         source("publish/style.py", "\nimport", "\n# Another look.\nimport"),
         lambda where, fresh: {j for j in fresh if j.startswith("figure")} | documents(where, fresh),
         **SOURCE,
