@@ -22,11 +22,8 @@ from blindspot.config.study import Study
 from blindspot.plan import inventory
 from blindspot.plan.inventory import Record
 
-#: Modules that decide how long a step takes.
-STEP = (
-    *("lm/heads.py", "lm/model.py", "lm/objective.py", "lm/readout.py"),
-    *("training/engine.py", "training/optimizer.py"),
-)
+#: Files that decide how long a step takes.
+STEP = ("lm/*.py", "training/engine.py", "training/optimizer.py")
 #: Seconds that a process needs beside its work (imports, first step, writing), where nothing tells,
 #: and that Snakemake needs around a job.
 START, JOB = 4.0, 0.7
@@ -66,8 +63,8 @@ def kind_of(device: str) -> str:
 def code() -> str:
     """A digest of the source of a training step: what a calibration was of."""
     total = hashlib.sha256()
-    for name in STEP:
-        total.update((Path(__file__).parent.parent / name).read_bytes())
+    for path in (p for name in STEP for p in sorted(Path(__file__).parent.parent.glob(name))):
+        total.update(path.read_bytes())
     return total.hexdigest()[:8]
 
 
