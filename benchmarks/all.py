@@ -27,6 +27,10 @@ RUNS = {
         "train.py --shape 44m --variants engine,recompute --warmup 1 --rounds 2 --steps 1",
         "train.csv",
     ),
+    "What pays on a CPU: compiled, and two threads": (
+        "train.py --shape cpu --variants engine,compiled,engine:2,compiled:2 --rounds 6",
+        "train.csv",
+    ),
     "All depths of one pass against K passes": ("evaluate.py", "evaluate.csv"),
     "Checkpoints, 44M": ("checkpoint.py --size 44m", "checkpoint.csv"),
     "Checkpoints, 129M": ("checkpoint.py --size 129m", "checkpoint.csv"),

@@ -1,12 +1,13 @@
 """Training steps against the plain reference: tokens/s and peak memory, in turns, as ratios.
 
-    python benchmarks/train.py [--shape cpu|44m|demo] [--variants engine,compiled] [--rounds 8]
+    python benchmarks/train.py [--shape cpu|44m|demo] [--variants engine,engine:2,compiled]
 
-Each variant is a process of its own. They take turns, one batch of steps each a round, so drift of
-the machine falls on all alike; a ratio is taken within a round, and its median and quartiles over
-rounds are shown. Memory is the peak of resident memory during the steps above what the process
-held after its imports. The reference is `tests/reference_model.py`: eager, float32, explicit
-attention, full logits, and `torch.optim.AdamW`; dropout is 0, since it has none.
+Each variant is a process of its own, on one thread; `engine:2` has two. They take turns, one batch
+of steps each a round, so drift of the machine falls on all alike; a ratio is taken within a round,
+and its median and quartiles over rounds are shown. Memory is the peak of resident memory during the
+steps above what the process held after its imports. The reference is `tests/reference_model.py`:
+eager, float32, explicit attention, full logits, and `torch.optim.AdamW`; dropout is 0, since it has
+none.
 """
 
 import argparse
@@ -137,16 +138,19 @@ def work(shape: str, variant: str, threads: int, warmup: int) -> None:
 
 
 def measure(
-    shape: str, variants: list[str], warmup: int, rounds: int, steps: int, threads: int
+    shape: str, variants: list[str], warmup: int, rounds: int, steps: int
 ) -> list[list[Any]]:
     """Rows of the table for each variant."""
-    start = [sys.executable, __file__, "--shape", shape, "--threads", str(threads)]
-    start += ["--warmup", str(warmup), "--worker"]
-    env = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    start = [sys.executable, __file__, "--shape", shape, "--warmup", str(warmup)]
+    threads = {v: v.partition(":")[2] or "1" for v in variants}
     workers, first = {}, {}
     for v in variants:
         workers[v] = subprocess.Popen(
-            [*start, v], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+            [*start, "--worker", v.partition(":")[0], "--threads", threads[v]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": threads[v]},
         )
         first[v] = float(workers[v].stdout.readline())
     seconds = {v: [] for v in variants}
@@ -167,7 +171,7 @@ def measure(
         ratios = np.array(seconds["reference"]) / np.array(seconds[v])
         low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
         found.append(
-            [shape, v, threads, round(tokens / np.median(seconds[v]))]
+            [shape, v.partition(":")[0], threads[v], round(tokens / np.median(seconds[v]))]
             + [f"{x:.3g}" for x in (middle, low, high)]
             + [round(peak[v] / 2**20), f"{peak[v] / peak['reference']:.2f}", f"{first[v]:.1f}"]
         )
@@ -181,14 +185,14 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=2, help="steps before the first round")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--steps", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--worker", choices=VARIANTS)
+    parser.add_argument("--worker", choices=VARIANTS, help=argparse.SUPPRESS)
+    parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
     a = parser.parse_args()
     if a.worker:
         return work(a.shape, a.worker, a.threads, a.warmup)
     variants = ["reference", *a.variants.split(",")]
-    found = measure(a.shape, variants, a.warmup, a.rounds, a.steps, a.threads)
+    found = measure(a.shape, variants, a.warmup, a.rounds, a.steps)
     rows.show(COLUMNS, found)
     if a.out:
         rows.keep(a.out, COLUMNS, found)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_1samp, ttest_rel
 
-from blindspot.collect.collect import stats
+from blindspot.collect import stats
 
 numbers = st.floats(-1e6, 1e6).map(lambda x: round(x, 3))
 
