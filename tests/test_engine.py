@@ -1,5 +1,6 @@
 """The engine's step against a plain training loop, and its faster paths against its plain one."""
 
+import platform
 import subprocess
 import sys
 
@@ -212,3 +213,27 @@ trained(engine, batches(engine.spec, 2))
 sys.exit(any(name in sys.modules for name in ("torch._dynamo", "torch._inductor", "sympy")))
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+FAULTS = """
+import sys, torch
+from resource import RUSAGE_SELF, getrusage
+from blindspot.lm.device import keep_memory
+if sys.argv[1] == "kept":
+    keep_memory()
+for step in range(4):
+    before = getrusage(RUSAGE_SELF).ru_minflt
+    held = [torch.ones(1000, 1000) for _ in range(50)]  # 200 MB, in pieces of 4
+    del held
+print(getrusage(RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator")
+def test_a_step_finds_the_memory_of_the_one_before():
+    """Page faults of the last of four rounds; with a plain allocator it faults its pages anew."""
+    faults = {
+        how: int(subprocess.run([sys.executable, "-c", FAULTS, how], capture_output=True).stdout)
+        for how in ("plain", "kept")
+    }
+    assert faults["kept"] < 100 < faults["plain"]

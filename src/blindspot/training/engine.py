@@ -19,7 +19,7 @@ from torch import Tensor
 
 from blindspot.config.execution import Execution
 from blindspot.config.spec import Objective, RunSpec
-from blindspot.lm.device import autocast
+from blindspot.lm.device import autocast, keep_memory
 from blindspot.lm.model import LoopedLM
 from blindspot.lm.objective import Loss, cross_entropy, loss
 from blindspot.training import trajectory
@@ -61,6 +61,8 @@ class Engine:
         if self.execution.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True)
+        if device.type == "cpu":
+            keep_memory()
         torch.manual_seed(spec.seed)
         self.model = LoopedLM(spec.model).to(device)
         self.model.recompute = self.execution.recompute
