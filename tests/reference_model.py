@@ -17,7 +17,7 @@ def rms(x, gain, eps):
 def attention(x, qkv, out, heads):
     T, d = x.shape[1:]
     q, k, v = (x @ qkv.T).split(d, dim=-1)
-    causal = torch.ones(T, T, dtype=torch.bool).tril()
+    causal = torch.ones(T, T, dtype=torch.bool, device=x.device).tril()
     mixed = []
     for h in range(heads):
         part = slice(h * d // heads, (h + 1) * d // heads)
