@@ -10,8 +10,8 @@ import sys
 import pytest
 import torch
 
-from blindspot.engine import Engine
-from blindspot.execution import Execution
+from blindspot.config.execution import Execution
+from blindspot.training.engine import Engine
 from toys import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
