@@ -51,6 +51,7 @@ def whole(given: argparse.Namespace) -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = {"arguments": sys.argv[1:], **report.provenance(given)}
     record["sections"] = {}
+    keep(given.out, record, start)
     signal.signal(signal.SIGTERM, _interrupt)
     shares = dict(SHARES)
     try:
@@ -65,16 +66,21 @@ def whole(given: argparse.Namespace) -> int:
             grace = GRACE if shares else min(GRACE, seconds / 4)
             seconds -= 0 if shares else grace
             record["sections"][name] = child(given, name, seconds, grace)
-            write_json(given.out / "gpu.json", record)
+            keep(given.out, record, start)
     except KeyboardInterrupt:
         record["outcome"] = "stopped from outside"
-    record["seconds"] = round(time.monotonic() - start, 1)
-    write_json(given.out / "gpu.json", record)
-    text, right = report.summary(given.out, record)
+    text, right = keep(given.out, record, start)
     print(text)
     ended = [s["outcome"] for s in record["sections"].values()]
     failed = any(outcome.startswith(("failed", "killed")) for outcome in ended)
     return 0 if right and not failed and "outcome" not in record else 1
+
+
+def keep(out: Path, record: dict[str, Any], start: float) -> tuple[str, bool]:
+    """Write `gpu.json` and `summary.md` as things stand: who is killed later has them."""
+    record["seconds"] = round(time.monotonic() - start, 1)
+    write_json(out / "gpu.json", record)
+    return report.summary(out, record)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
