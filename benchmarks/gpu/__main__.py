@@ -20,7 +20,7 @@ from blindspot.files import write_json
 from gpu import report
 
 #: Sections in their order, and their shares of the time that is left.
-SHARES = {"check": 15, "speed": 38, "frontier": 4, "cells": 43}
+SHARES = {"check": 15, "speed": 44, "frontier": 4, "cells": 37}
 #: Seconds kept for the report; and between a section's own end and its being killed.
 REPORT, GRACE = 6.0, 15.0
 #: Seconds after which a section that was told to end is told again.

@@ -82,11 +82,12 @@ def run(bench: Bench) -> None:
         with bench.case(timing.name):
             timing.plain()
         timing.release()
-    # Seconds of compilation a block that is unrolled, once seen.
+    # Seconds of compilation a block that is unrolled, once seen. By blocks 129M would take half as
+    # long again as 44M; it has fewer logits and takes a fifth more, which leaves room for timing it.
     seen: float | None = None
     for timing in timings:
         blocks = timing.spec.model.layers * timing.spec.model.loops
-        if bench.fits(f"{timing.name}, compiled", 1.2 * blocks * (seen or 0) + 5):
+        if bench.fits(f"{timing.name}, compiled", blocks * (seen or 0) + 5):
             with bench.case(f"{timing.name}, compiled"):
                 seen = timing.compiled(profile) / blocks
         timing.release()
