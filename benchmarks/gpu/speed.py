@@ -83,7 +83,7 @@ def run(bench: Bench) -> None:
             timing.plain()
         timing.release()
     # Seconds of compilation a block that is unrolled, once seen. By blocks 129M would take half as
-    # long again as 44M; it has fewer logits and takes a fifth more, which leaves room for timing it.
+    # long again as 44M; it has fewer logits, takes a fifth more, and so leaves room for timing it.
     seen: float | None = None
     for timing in timings:
         blocks = timing.spec.model.layers * timing.spec.model.loops
