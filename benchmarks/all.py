@@ -20,7 +20,7 @@ HERE = Path(__file__).resolve().parent
 #: What is run, and the CSV that it adds to, where it does not write its own.
 RUNS = {
     "Training steps, d 256, 4 layers, V 8,192, T 256, B 4, K 4, per-loop": (
-        "train.py --shape cpu --variants engine,recompute",
+        "train.py --shape cpu --variants batched,engine,recompute",
         "train.csv",
     ),
     "Training steps, 44M, B 8": (

@@ -21,7 +21,7 @@ def main() -> None:
     torch.set_num_threads(a.threads)
     spec = spec_of(a.shape, a.variant)
     reference = a.variant == "reference"
-    step = reference_stepper(spec) if reference else engine_stepper(spec, a.variant)
+    step = reference_stepper(spec, a.variant) if reference else engine_stepper(spec, a.variant)
     ids = torch.randint(spec.model.vocab_size, (spec.batch, spec.model.context + 1))
     step(ids, 0)
     started = time.perf_counter()

@@ -6,8 +6,8 @@ Each variant is a process of its own, on one thread; `engine:2` has two. They ta
 of steps each a round, so drift of the machine falls on all alike; a ratio is taken within a round,
 and its median and quartiles over rounds are shown. Memory is the peak of resident memory during the
 steps above what the process held after its imports. The reference is `tests/reference_model.py`:
-eager, float32, explicit attention, full logits, and `torch.optim.AdamW`; dropout is 0, since it has
-none.
+eager, float32, explicit attention head by head, full logits, and `torch.optim.AdamW`; dropout is 0,
+since it has none. `batched` is the same with all heads at once.
 """
 
 import argparse
@@ -35,7 +35,7 @@ SHAPES = {
     "demo": {"d_model": 64, "layers": 1, "heads": 2, "vocab_size": 512, "context": 64},
 }
 BATCH = {"cpu": 4, "44m": 8, "demo": 4}
-VARIANTS = ("reference", "engine", "recompute", "compiled", "bf16")
+VARIANTS = ("reference", "batched", "engine", "recompute", "compiled", "bf16")
 COLUMNS = (
     "shape",
     "variant",
@@ -64,13 +64,16 @@ def spec_of(shape: str, variant: str) -> RunSpec:
     )
 
 
-def reference_stepper(spec: RunSpec) -> Step:
+def reference_stepper(spec: RunSpec, variant: str) -> Step:
     """A plain training loop's step on the plain reference."""
     import torch
 
+    import reference_model
     from blindspot.lm.model import LoopedLM
     from reference_model import total_loss
 
+    if variant == "batched":
+        reference_model.attention = reference_model.batched_attention
     torch.manual_seed(spec.seed)
     p = {n: t.detach().requires_grad_() for n, t in LoopedLM(spec.model).named_parameters()}
     t = spec.training
@@ -123,7 +126,8 @@ def work(shape: str, variant: str, threads: int, warmup: int) -> None:
     before = resident()
     spec = spec_of(shape, variant)
     started = time.perf_counter()
-    step = reference_stepper(spec) if variant == "reference" else engine_stepper(spec, variant)
+    plain = variant in ("reference", "batched")
+    step = (reference_stepper if plain else engine_stepper)(spec, variant)
     batches = torch.randint(spec.model.vocab_size, (8, spec.batch, spec.model.context + 1))
     for at in range(warmup):
         step(batches[at], at)

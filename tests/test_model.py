@@ -8,7 +8,7 @@ from blindspot.config.spec import ModelSpec, Penalty
 from blindspot.config.study import Study
 from blindspot.lm.model import LoopedLM
 from blindspot.lm.objective import cross_entropy, loss, norm_penalty
-from reference_model import read, states, token_nll, total_loss
+from reference_model import attention, batched_attention, read, states, token_nll, total_loss
 from toys import CELLS, toy_model, toy_objective
 
 
@@ -41,6 +41,12 @@ def test_states_and_ce_at_each_depth_equal_the_plain_reference(cell):
             torch.testing.assert_close(
                 cross_entropy(model, a, k, targets), plain, rtol=1e-12, atol=0
             )
+
+
+def test_the_reference_with_all_heads_at_once_is_the_reference():
+    x, qkv, out = (torch.randn(*s, dtype=torch.float64) for s in ((2, 9, 24), (72, 24), (24, 24)))
+    whole, plain = batched_attention(x, qkv, out, 3), attention(x, qkv, out, 3)
+    torch.testing.assert_close(whole, plain, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("cell", CELLS)

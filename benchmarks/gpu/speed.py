@@ -6,11 +6,12 @@ those that a size's layers are made of, which are the ceiling for that width.
 `speed.csv`, one row a size x cell x path, at the paper's batch, dropout 0.1 (the reference has
 none), random ids; paths take turns, a round each:
 
-    path                reference-float32, reference-bf16    plain, eager (tests/reference_model.py)
+    path                reference-float32, reference-bf16    plain, eager (tests/reference_model.py,
+                                                             all heads at once)
                         eager, recompute, compiled           the engine; recompute is eager, too
     step_s, low, high   median, least and most seconds of a step over `rounds`
     tokens_per_s        of the median step
-    tflops              causal FLOPs of the step (blindspot/flops.py) a second; work done twice by
+    tflops              causal FLOPs of the step (config/flops.py) a second; work done twice by
                         recomputation does not count
     mfu_sheet           share of the maker's dense bf16 rate; empty for an unknown GPU
     mfu_measured        share of the rate of the square product
@@ -31,6 +32,7 @@ import torch
 from torch import Tensor
 from torch.autograd import DeviceType
 
+import reference_model
 from blindspot.config.flops import training_per_token
 from blindspot.config.spec import RunSpec
 from blindspot.provenance import device_name
@@ -70,6 +72,8 @@ Step = Callable[[Tensor], None]
 
 
 def run(bench: Bench) -> None:
+    # A GPU would wait for the host if each head had kernels of its own.
+    reference_model.attention = reference_model.batched_attention
     rate: float | None = None
     with bench.case("matmul"):
         rate = matmul(bench)
