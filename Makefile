@@ -13,7 +13,7 @@ help:
 	@echo "make demo   the complete small study on this machine: every table and figure, and a report"
 	@echo "make test   all tests"
 	@echo "make test-slurm   the executor against a real Slurm (needs root; installs Debian's packages)"
-	@echo "make bench  benchmarks of this machine into benchmarks/ (a quarter of an hour; leave it alone)"
+	@echo "make bench  benchmarks of this machine into benchmarks/ (20 minutes; leave it alone)"
 	@echo "make env    the environment alone, in $(VENV)/"
 	@echo "make lint   ruff, snakefmt, mypy, snakemake --lint"
 	@echo "make lock   resolve the dependencies anew into envs/"

@@ -32,8 +32,8 @@ def main() -> None:
 
     import torch
 
+    from blindspot import tensorfile
     from blindspot.config.study import Study
-    from blindspot.lm import tensorfile
     from blindspot.training import checkpoint
     from blindspot.training.engine import Engine
 

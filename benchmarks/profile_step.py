@@ -1,6 +1,6 @@
 """Where the time of a training step goes: torch's profiler, by operation.
 
-python benchmarks/profile_step.py [--shape cpu|44m|demo] [--variant engine|reference]
+python benchmarks/profile_step.py [--shape cpu|44m|demo] [--variant engine|reference|...]
 """
 
 import argparse
@@ -8,20 +8,19 @@ import time
 
 import torch
 from torch.profiler import ProfilerActivity, profile
-from train import SHAPES, engine_stepper, reference_stepper, spec_of
+from train import SHAPES, VARIANTS, spec_of, stepper
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="cpu")
-    parser.add_argument("--variant", default="engine")
+    parser.add_argument("--variant", choices=VARIANTS, default="engine")
     parser.add_argument("--rows", type=int, default=15)
     parser.add_argument("--threads", type=int, default=1)
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
     spec = spec_of(a.shape, a.variant)
-    reference = a.variant == "reference"
-    step = reference_stepper(spec, a.variant) if reference else engine_stepper(spec, a.variant)
+    step = stepper(spec, a.variant)
     ids = torch.randint(spec.model.vocab_size, (spec.batch, spec.model.context + 1))
     step(ids, 0)
     started = time.perf_counter()

@@ -7,7 +7,9 @@ of steps each a round, so drift of the machine falls on all alike; a ratio is ta
 and its median and quartiles over rounds are shown. Memory is the peak of resident memory during the
 steps above what the process held after its imports. The reference is `tests/reference_model.py`:
 eager, float32, explicit attention head by head, full logits, and `torch.optim.AdamW`; dropout is 0,
-since it has none. `batched` is the same with all heads at once.
+since it has none. `batched` is the same with all heads at once. Ratios, those
+of two threads too, are to the reference on one; the engine has its allocator keep memory between
+steps (`training/memory.py`), the reference has what Python comes with.
 """
 
 import argparse
@@ -68,12 +70,10 @@ def reference_stepper(spec: RunSpec, variant: str) -> Step:
     """A plain training loop's step on the plain reference."""
     import torch
 
-    import reference_model
     from blindspot.lm.model import LoopedLM
-    from reference_model import total_loss
+    from reference_model import attention, batched_attention, total_loss
 
-    if variant == "batched":
-        reference_model.attention = reference_model.batched_attention
+    attend = batched_attention if variant == "batched" else attention
     torch.manual_seed(spec.seed)
     p = {n: t.detach().requires_grad_() for n, t in LoopedLM(spec.model).named_parameters()}
     t = spec.training
@@ -82,7 +82,7 @@ def reference_stepper(spec: RunSpec, variant: str) -> Step:
     )
 
     def step(ids: Any, _: int) -> None:
-        total_loss(p, ids[:, :-1], ids[:, 1:], spec.model, spec.objective).backward()
+        total_loss(p, ids[:, :-1], ids[:, 1:], spec.model, spec.objective, attend).backward()
         torch.nn.utils.clip_grad_norm_(p.values(), t.clip)
         optimizer.step()
         optimizer.zero_grad()
@@ -107,6 +107,11 @@ def engine_stepper(spec: RunSpec, variant: str) -> Step:
     return step
 
 
+def stepper(spec: RunSpec, variant: str) -> Step:
+    plain = variant in ("reference", "batched")
+    return (reference_stepper if plain else engine_stepper)(spec, variant)
+
+
 def resident(peak: bool = False) -> int:
     """Bytes of resident memory now, or at most so far."""
     import resource
@@ -126,8 +131,7 @@ def work(shape: str, variant: str, threads: int, warmup: int) -> None:
     before = resident()
     spec = spec_of(shape, variant)
     started = time.perf_counter()
-    plain = variant in ("reference", "batched")
-    step = (reference_stepper if plain else engine_stepper)(spec, variant)
+    step = stepper(spec, variant)
     batches = torch.randint(spec.model.vocab_size, (8, spec.batch, spec.model.context + 1))
     for at in range(warmup):
         step(batches[at], at)
@@ -196,6 +200,8 @@ def main() -> None:
     if a.worker:
         return work(a.shape, a.worker, a.threads, a.warmup)
     variants = ["reference", *a.variants.split(",")]
+    if unknown := {v.partition(":")[0] for v in variants} - set(VARIANTS):
+        parser.error(f"unknown variants: {', '.join(unknown)}; there are {', '.join(VARIANTS)}")
     found = measure(a.shape, variants, a.warmup, a.rounds, a.steps)
     rows.show(COLUMNS, found)
     if a.out:

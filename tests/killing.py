@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from blindspot import files
+from blindspot import files, tensorfile
 from blindspot.errors import BlindspotError
 from blindspot.training import checkpoint, outcome, runlog, stopping
 from blindspot.training import train as training
@@ -40,7 +40,7 @@ PLACES: dict[str, tuple[Any, str]] = {
     "say": (runlog, "open"),
     "validate": (training.Trainer, "_validate"),
     "save": (training.Trainer, "_save"),
-    "write": (checkpoint, "save_file"),
+    "write": (tensorfile, "save_file"),
     "sync": (files.os, "fsync"),
     "rename": (files.os, "replace"),
     "prune": (checkpoint, "prune"),
@@ -52,7 +52,7 @@ PLACES: dict[str, tuple[Any, str]] = {
 def _strike_at(plan: Plan) -> None:
     """Send this process the plan's signal just before or after the n-th call of its place."""
     owner, name = PLACES[plan.place]
-    original = getattr(owner, name, open)
+    original = open if name == "open" else getattr(owner, name)
     calls, wanted, after = [0], max(1, int(plan.at)), plan.at % 1 > 0.5
 
     def struck(*arguments: Any, **named: Any) -> Any:

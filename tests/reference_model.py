@@ -37,7 +37,7 @@ def batched_attention(x, qkv, out, heads):
     return (scores.softmax(-1) @ v).transpose(1, 2).reshape(B, T, d) @ out.T
 
 
-def states(p, tokens, spec, loops=None):
+def states(p, tokens, spec, loops=None, attend=attention):
     """H_0..H_K for token ids (B, T)."""
     eps = spec.norm_eps
     h = p["embedding.weight"][tokens] + p["position.weight"][: tokens.shape[1]]
@@ -48,7 +48,7 @@ def states(p, tokens, spec, loops=None):
         for i in range(spec.layers):
             b = f"blocks.{i}."
             x = rms(h, p[b + "attention_norm.weight"], eps)
-            h = h + attention(
+            h = h + attend(
                 x, p[b + "attention.qkv.weight"], p[b + "attention.out.weight"], spec.heads
             )
             x = rms(h, p[b + "mlp_norm.weight"], eps)
@@ -77,9 +77,9 @@ def token_nll(p, h, k, targets, spec):
     return log_z - logits.gather(-1, targets[..., None]).squeeze(-1)
 
 
-def total_loss(p, tokens, targets, spec, objective):
+def total_loss(p, tokens, targets, spec, objective, attend=attention):
     """The training objective."""
-    hs = states(p, tokens, spec)
+    hs = states(p, tokens, spec, attend=attend)
     depths = [spec.loops] if objective.loss == "terminal" else range(1, spec.loops + 1)
     total = sum(token_nll(p, hs[k], k, targets, spec).mean() for k in depths) / len(depths)
     if objective.penalty is not None:

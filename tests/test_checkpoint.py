@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from blindspot import files
+from blindspot import files, tensorfile
 from blindspot.errors import BlindspotError
-from blindspot.lm import tensorfile
 from blindspot.lm.model import LoopedLM
 from toys import toy_model
 
@@ -22,6 +21,13 @@ def test_checkpoints_hold_plain_names_and_a_missing_one_is_an_error(tmp_path):
     saved.tensors.pop("position.weight")
     with pytest.raises(BlindspotError, match=r"not this model's.*position\.weight"):
         tensorfile.load(named, saved, path)
+
+
+def test_a_tensor_of_another_shape_is_an_error(tmp_path):
+    path = tmp_path / "weights.safetensors"
+    tensorfile.write(path, {"a": torch.zeros(3)}, {})
+    with pytest.raises(BlindspotError, match=r"a has shape \(3,\), the model's is \(2,\)"):
+        tensorfile.load({"a": torch.zeros(2)}, tensorfile.read(path), path)
 
 
 @pytest.mark.parametrize("keep", [0, 7, 8, 100, 1000, -1])

@@ -28,6 +28,14 @@ def test_no_slurm(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert not list(tmp_path.iterdir())
 
 
+def test_what_cannot_be_asked_for(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finding with what to change, no trace."""
+    monkeypatch.setattr(shutil, "which", lambda _: "sbatch")
+    *_, last = doctor.Doctor(study, {"gpu": 6, "nodes": 4}).examine()
+    assert last.text == "gpu=6 cannot be shared equally by nodes=4"
+    assert "gpus or nodes" in last.advice
+
+
 def test_space(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """36 bytes a parameter and run: 21 runs each of 44M and 129M parameters ask for 131 GB."""
     monkeypatch.chdir(tmp_path)

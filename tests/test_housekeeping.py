@@ -245,7 +245,7 @@ def test_a_state_without_results_is_known_by_its_checkpoint(place: Path):
 
 def test_the_real_trainers_checkpoint_is_read_too(tmp_path: Path):
     torch = pytest.importorskip("torch")
-    from blindspot.lm import tensorfile
+    from blindspot import tensorfile
 
     spec = load_demo().runs[0].spec
     path = tmp_path / "weights.safetensors"

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from blindspot import tensorfile
+from blindspot.config.runfiles import WEIGHTS
 from blindspot.config.spec import DataSpec, Measurement
 from blindspot.data.tokens import Tokens, build
 from blindspot.errors import BlindspotError
 from blindspot.files import read_json, sha256_file
-from blindspot.lm import tensorfile
 from blindspot.measure import names, run
 from measuring import subject
 from toys import toy_model
@@ -59,7 +60,7 @@ def measured(tmp_path_factory):
         )
         model = run.load.LoopedLM(spec.model)
         tensorfile.write(
-            folder / cell / tensorfile.WEIGHTS,
+            folder / cell / WEIGHTS,
             dict(model.named_parameters()),
             {"run": spec.hash, "step": 1},
         )
@@ -137,14 +138,14 @@ def test_the_record_pins_its_files_and_settings(measured):
 def test_measuring_again_gives_equal_bytes_and_disturbs_nothing(measured, tmp_path):
     """T-05: dropout is off whatever the rate; the generator and the weights stay as they are."""
     job = measured["perloop-rms"]
-    weights, state = sha256_file(job.state / tensorfile.WEIGHTS), torch.random.get_rng_state()
+    weights, state = sha256_file(job.state / WEIGHTS), torch.random.get_rng_state()
     again = run.Job(**{**vars(job), "out": tmp_path})
     run.measure(again)
     for name in names.FILES:
         if name != "halting_timing":
             first, second = (folder / f"{name}.csv" for folder in (job.out, tmp_path))
             assert first.read_bytes() == second.read_bytes(), name
-    assert sha256_file(job.state / tensorfile.WEIGHTS) == weights
+    assert sha256_file(job.state / WEIGHTS) == weights
     assert torch.equal(torch.random.get_rng_state(), state)
 
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from blindspot import files
+from blindspot import files, tensorfile
 from blindspot.config.revisions import TRAINING_REVISION
 from blindspot.config.spec import RunSpec
 from blindspot.errors import BlindspotError, InterruptedRunError, LockedError
-from blindspot.lm import tensorfile
 from blindspot.lm.model import LoopedLM
 from blindspot.training import checkpoint
 from blindspot.training import train as training

@@ -7,9 +7,10 @@ from functools import partial
 import pytest
 import torch
 
+from blindspot import tensorfile
 from blindspot.config.execution import Execution
+from blindspot.config.runfiles import WEIGHTS
 from blindspot.errors import InterruptedRunError
-from blindspot.lm import tensorfile
 from blindspot.lm.model import LoopedLM
 from blindspot.training import checkpoint
 from blindspot.training.engine import Engine
@@ -65,7 +66,7 @@ def test_attempts_with_and_without_compilation_are_one_run(first, job, monkeypat
     assert compiled == [first, first, not first, not first, first]
     assert_same_run(j, job(where="whole"))
     # The weights are those of a plain model, whoever made them.
-    path = j.state / tensorfile.WEIGHTS
+    path = j.state / WEIGHTS
     tensorfile.load(dict(LoopedLM(j.spec.model).named_parameters()), tensorfile.read(path), path)
     assert set(weights(j)) == names
 

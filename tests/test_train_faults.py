@@ -12,9 +12,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from blindspot import tensorfile
+from blindspot.config.runfiles import WEIGHTS
 from blindspot.config.spec import Training
 from blindspot.errors import BlindspotError, LockedError, NonFiniteError
-from blindspot.lm import tensorfile
 from blindspot.training import checkpoint, lock
 from blindspot.training import train as training
 from blindspot.training.engine import Engine
@@ -269,7 +270,7 @@ def test_a_file_system_without_locks_is_told_from_a_lock_that_is_held(tmp_path, 
 def test_a_damaged_file_of_final_weights_is_named_and_says_what_to_do(job):
     j = job(steps=2)
     train(j)
-    path = j.state / tensorfile.WEIGHTS
+    path = j.state / WEIGHTS
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(
         BlindspotError, match=rf"{path}: damaged.*delete it to train this run again"

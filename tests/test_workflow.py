@@ -11,9 +11,10 @@ import pytest
 import torch
 import yaml
 
+from blindspot import tensorfile
+from blindspot.config.runfiles import WEIGHTS
 from blindspot.config.study import Study
 from blindspot.data.tokens import Tokens
-from blindspot.lm import tensorfile
 from reference_model import states, token_nll
 from studies import TINY, checkout, finished, load, snakemake
 from toys import ROOT
@@ -56,7 +57,7 @@ def test_tables_say_what_a_plain_computation_from_the_weights_says(study):
     stream = np.asarray(tokens.split("validation"))
     ce, norm = {}, {}
     for run in planned.runs:
-        saved = tensorfile.read(where / "work" / "runs" / run.name / tensorfile.WEIGHTS)
+        saved = tensorfile.read(where / "work" / "runs" / run.name / WEIGHTS)
         p = {name: t.double() for name, t in saved.tensors.items()}
         nll = plain_exits(p, stream, run.spec.model, 8)
         ce.setdefault(run.cell, []).append(nll / (len(stream) - 1))

@@ -6,12 +6,13 @@ import sys
 import numpy as np
 import torch
 
+from blindspot import tensorfile
 from blindspot.config.digests import Digests, identified
 from blindspot.config.execution import Execution
+from blindspot.config.runfiles import WEIGHTS
 from blindspot.config.spec import DataSpec, RunSpec
 from blindspot.data.corpus import fetch
 from blindspot.data.tokens import build
-from blindspot.lm import tensorfile
 from blindspot.training.train import Job
 from toys import toy_model, toy_objective
 
@@ -81,7 +82,7 @@ def command(job, *more):
 
 
 def weights(job):
-    return tensorfile.read(job.state / tensorfile.WEIGHTS).tensors
+    return tensorfile.read(job.state / WEIGHTS).tensors
 
 
 def trajectory(job):

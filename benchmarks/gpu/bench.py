@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import reference_model
 from blindspot.config.execution import Execution
 from blindspot.config.spec import RunSpec
 from blindspot.files import write_text
@@ -24,6 +23,7 @@ from blindspot.lm.device import autocast
 from blindspot.lm.model import LoopedLM
 from blindspot.training.engine import Engine
 from gpu.plan import Plan
+from reference_model import batched_attention, total_loss
 
 NOTES = ("section", "case", "seconds", "outcome")
 OVER = "stopped: the section's time was over"
@@ -164,7 +164,10 @@ def gradients(made: Engine, ids: Tensor) -> tuple[float, dict[str, Tensor]]:
 
 
 class Reference:
-    """The plain reference as a trainer: explicit attention, full logits, eager; no dropout."""
+    """The plain reference as a trainer: explicit attention, full logits, eager; no dropout.
+
+    All heads at once: with kernels for each of them a GPU would wait for the host.
+    """
 
     def __init__(self, spec: RunSpec, device: torch.device, precision: str) -> None:
         self.spec, self.device, self.precision = spec, device, precision
@@ -177,8 +180,8 @@ class Reference:
     def loss(self, ids: Tensor) -> Tensor:
         p, spec = self.parameters, self.spec
         with autocast(self.precision, self.device):
-            return reference_model.total_loss(
-                p, ids[:, :-1], ids[:, 1:], spec.model, spec.objective
+            return total_loss(
+                p, ids[:, :-1], ids[:, 1:], spec.model, spec.objective, batched_attention
             )
 
     def gradients(self, ids: Tensor) -> tuple[float, dict[str, Tensor]]:

@@ -4,10 +4,10 @@ A normal initialization of standard deviation 0.02 stands beside PyTorch's defau
 tied embedding N(0, 1): whether the drift of norms is the initialization's is what they decide.
 
     runs.csv         what was trained: steps, seconds, tokens/s (data, log and all), compiled or not
-    trajectory.csv   of training batches: as blindspot/trajectory.py, led by the run's name
+    trajectory.csv   of training batches: as training/trajectory.py, led by the run's name
     perplexity.csv   validation, float32, every scored target once, by depth
-    norms.csv        as blindspot/measure/norms.py
-    gradients.csv    as blindspot/measure/gradients.py: radial fractions (`cos_abs_mean`)
+    norms.csv        as measure/norms.py
+    gradients.csv    as measure/gradients.py: radial fractions (`cos_abs_mean`)
 
 All but runs.csv begin with `run` and `steps`. Steps are planned when the first run's speed is seen;
 compiled, where section `speed` shows that this gives more of them.

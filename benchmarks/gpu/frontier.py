@@ -1,6 +1,6 @@
 """Section `frontier`: forward passes of K = 1..4 loops with a head at the exit, both sizes.
 
-`frontier.csv` is the workflow's own throughput table (`blindspot/measure/throughput.py`): eager,
+`frontier.csv` is the workflow's own throughput table (`measure/throughput.py`): eager,
 bf16 autocast, architectures and depths in turn; architectures are named by size and readout.
 """
 

@@ -32,7 +32,6 @@ import torch
 from torch import Tensor
 from torch.autograd import DeviceType
 
-import reference_model
 from blindspot.config.flops import training_per_token
 from blindspot.config.spec import RunSpec
 from blindspot.provenance import device_name
@@ -72,8 +71,6 @@ Step = Callable[[Tensor], None]
 
 
 def run(bench: Bench) -> None:
-    # A GPU would wait for the host if each head had kernels of its own.
-    reference_model.attention = reference_model.batched_attention
     rate: float | None = None
     with bench.case("matmul"):
         rate = matmul(bench)

@@ -1,4 +1,7 @@
-"""Files that are either whole or absent: every result is written beside its place, then renamed."""
+"""Files that are either whole or absent: every result is written beside its place, then renamed.
+
+Text, CSV, JSON, sealed records, digests.
+"""
 
 import csv
 import hashlib

@@ -23,7 +23,7 @@ class Settings(Protocol):
 
 
 class ClusterError(Exception):
-    """Nothing can be submitted here, or now; the message says why."""
+    """What is asked for cannot be submitted here, or now; the message says why."""
 
 
 class RefusedError(Exception):

@@ -85,7 +85,7 @@ class Local:
 def take(gpus: Sequence[str], count: int, share: int, cancelled: Path) -> dict[str, Any]:
     """Wait for free GPUs, for as long as the job is wanted; the open files are the claims."""
     # By machine and user, so that studies side by side share no GPU either.
-    slots = Path(tempfile.gettempdir(), f"snakemake-submitit-{os.getuid()}")
+    slots = Path(tempfile.gettempdir(), f"durable-jobs-{os.getuid()}")
     slots.mkdir(exist_ok=True)
     turn = None
     while count and not cancelled.exists():

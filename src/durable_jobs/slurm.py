@@ -51,8 +51,9 @@ class Slurm:
     """Submits, knows what the queue said last, cancels."""
 
     def __init__(self, settings: Settings, logger: Any, latency: float) -> None:
-        if not shutil.which("sbatch"):
-            raise ClusterError("there is no sbatch here: start on a login node of the cluster")
+        for tool in ("sbatch", "srun"):  # submitit asks for both
+            if not shutil.which(tool):
+                raise ClusterError(f"there is no {tool} here: start on a login node of the cluster")
         found = re.search(r"MaxArraySize\s*=\s*(\d+)", ask(["scontrol", "show", "config"]).stdout)
         self.array_size = max(1, int(found[1])) if found else 1000
         #: A result may come so many seconds after the queue has said that its job ended.

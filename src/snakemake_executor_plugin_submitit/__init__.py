@@ -200,6 +200,10 @@ class Executor(RemoteExecutor):
             with suppress(OSError):
                 job.cancelled.touch()
         if any(job.job_id.startswith("_") for job in jobs):
-            self.cluster.look()  # for submissions that were cut short
-            jobs = [job for job in jobs if self.cluster.state(job)[0]]
+            try:
+                self.cluster.look()  # for submissions that were cut short
+                jobs = [job for job in jobs if self.cluster.state(job)[0]]
+            except ClusterError as silent:
+                self.logger.warning(f"{silent}; what was under way then is cancelled by its mark")
+                jobs = [job for job in jobs if not job.job_id.startswith("_")]
         self.cluster.cancel(jobs)

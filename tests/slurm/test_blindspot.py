@@ -15,8 +15,9 @@ import yaml
 from cluster import NODES, Cluster, until
 from study import PROJECT
 
+from blindspot import tensorfile
+from blindspot.config.runfiles import WEIGHTS
 from blindspot.config.study import Run, Study
-from blindspot.lm import tensorfile
 
 TINY = {
     "study": "tiny",
@@ -52,7 +53,7 @@ def alone(study: Study, run: Run, out: Path) -> tuple[str, dict[str, torch.Tenso
     given = ["--spec", run.spec.canonical(), "--name", run.name, "--tokens", study.tokens]
     given += ["--results", out, "--work", out / "work", "--device", "cpu", "--threads", 1]
     blindspot("train", *given)
-    weights = tensorfile.read(out / "work/runs" / run.name / tensorfile.WEIGHTS).tensors
+    weights = tensorfile.read(out / "work/runs" / run.name / WEIGHTS).tensors
     return (out / "runs" / run.name / "trajectory.csv").read_text(), weights
 
 
@@ -105,7 +106,7 @@ def test_study(cluster: Cluster, tiny: Callable[..., Study], tmp_path: Path) -> 
         assert provenance["resumes"] == provenance["requeues"] == 1
         trajectory, weights = alone(study, run, tmp_path / "alone" / run.name)
         assert (result / "trajectory.csv").read_text() == trajectory
-        mine = tensorfile.read(study.work / "runs" / run.name / tensorfile.WEIGHTS).tensors
+        mine = tensorfile.read(study.work / "runs" / run.name / WEIGHTS).tensors
         assert mine.keys() == weights.keys()
         assert all(mine[name].equal(weights[name]) for name in mine)
     assert (study.results / "report.html").stat().st_size > 100_000

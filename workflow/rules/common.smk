@@ -123,11 +123,8 @@ def gpus_of_run():
 
 def largest():
     """What the training that asks for most asks for."""
-    sizes = study.config.sizes.values()
-    return {
-        "gpu": gpus(max(size.gpus for size in sizes)),
-        "nodes": max(size.nodes for size in sizes),
-    }
+    size = max(study.config.sizes.values(), key=lambda size: (size.gpus, size.nodes))
+    return {"gpu": gpus(size.gpus), "nodes": size.nodes}
 
 
 def collected(item) -> list[str]:

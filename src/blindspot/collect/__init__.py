@@ -1,1 +1,1 @@
-"""From the result folders of single runs to tidy CSVs, and reading those."""
+"""From the result folders of single runs to tidy CSVs; reading those, statistics over seeds."""

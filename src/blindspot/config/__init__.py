@@ -1,1 +1,1 @@
-"""What a study is: config files, checked, and the specification and hash of each of its runs."""
+"""What a study is: config, checked; the specification and hash of each run, its cost, its files."""

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from blindspot.config.study import Study
 
+#: The file of final weights in a run's state folder.
+WEIGHTS = "weights.safetensors"
+
 
 @dataclass(frozen=True)
 class RunFiles:
@@ -27,7 +30,7 @@ class RunFiles:
 
     def weights(self, name: str) -> Path:
         """The trained weights, which may be lost."""
-        return self.study.work / "runs" / name / "weights.safetensors"
+        return self.study.work / "runs" / name / WEIGHTS
 
     def throughput(self, size: str) -> Path:
         """The throughput table of a size."""

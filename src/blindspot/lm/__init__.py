@@ -1,1 +1,1 @@
-"""The looped language model: states, readouts, the objective."""
+"""The looped language model: states, readouts, the objective; the device and precision."""

@@ -1,7 +1,6 @@
 """The device and the precision of a computation."""
 
-import ctypes
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -25,13 +24,3 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager:
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, torch.bfloat16)
-
-
-def keep_memory() -> None:
-    """Have this process keep what it frees, for its next step. glibc gives the top of its heap back
-    to the system, from which the next step takes it again, page by page; elsewhere, do nothing."""
-    trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
-    with suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(trim_threshold, -1)
-        mallopt(mmap_threshold, 2**30)

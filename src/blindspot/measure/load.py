@@ -7,7 +7,7 @@ import torch
 from blindspot.config.spec import RunSpec
 from blindspot.errors import BlindspotError
 from blindspot.lm.model import LoopedLM
-from blindspot.lm.tensorfile import load, read
+from blindspot.tensorfile import load, read
 
 
 def model(spec: RunSpec, weights: Path, device: torch.device) -> LoopedLM:

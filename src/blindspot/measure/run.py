@@ -13,11 +13,11 @@ import torch
 
 from blindspot import provenance
 from blindspot.config.revisions import MEASUREMENT_REVISION
+from blindspot.config.runfiles import WEIGHTS
 from blindspot.config.spec import Measurement, RunSpec
 from blindspot.data.tokens import Tokens
 from blindspot.files import sha256_file, to_csv, write_record, write_text
 from blindspot.lm import device as devices
-from blindspot.lm.tensorfile import WEIGHTS
 from blindspot.measure import baselines, clamp, exits, gradients, halting, load, norms, updates
 from blindspot.measure.subject import Subject
 

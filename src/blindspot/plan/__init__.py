@@ -1,1 +1,1 @@
-"""What a study would run and cost, how far it is, and what of it lies on disk."""
+"""What a study would run and cost, how far it is, what lies on disk, is the cluster ready."""

@@ -81,9 +81,14 @@ class Doctor:
             )
             return
         # The executor's own translation, so that what is checked is what will be asked for.
+        from durable_jobs import ClusterError
         from snakemake_executor_plugin_submitit.translate import sbatch_options
 
-        given = sbatch_options(self.threads, self.resources)
+        try:
+            given = sbatch_options(self.threads, self.resources)
+        except ClusterError as error:
+            yield Finding(str(error), "change gpus or nodes of a size, or resources of rule train")
+            return
         self.extra = shlex.split(given.pop("extra"))
         self.options = given
         refusal = self._refusal(self.options)

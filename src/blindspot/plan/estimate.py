@@ -23,7 +23,7 @@ from blindspot.plan import inventory
 from blindspot.plan.inventory import Record
 
 #: Files that decide how long a step takes.
-STEP = ("lm/*.py", "training/engine.py", "training/optimizer.py")
+STEP = ("lm/[!_]*.py", "training/engine.py", "training/optimizer.py")
 #: Seconds that a process needs beside its work (imports, first step, writing), where nothing tells,
 #: and that Snakemake needs around a job.
 START, JOB = 4.0, 0.7

@@ -5,9 +5,7 @@ job does: start of the process, training with its validation passes, measurement
 Imports neither torch nor pandas.
 """
 
-import csv
 import importlib.util
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +15,7 @@ from rich.table import Table
 
 from blindspot import provenance
 from blindspot.config.study import Study
-from blindspot.files import write_text
+from blindspot.files import to_csv, write_text
 from blindspot.plan.estimate import Estimator
 from blindspot.plan.planning import Plan, Planned
 from blindspot.plan.status import duration
@@ -147,16 +145,14 @@ class Forecast:
 
     def csv(self, rows: Sequence[Row]) -> str:
         """CSV text with one line a row."""
-        buffer = io.StringIO()
-        writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow(COLUMNS)
+        table: list[list[object]] = []
         for row in rows:
             hours = [None if s is None else s / 3600 for s in (row.train, row.measure)]
             counts = [row.count(a) for a in ("cached", "train", "measure", "impossible")]
             numbers = [row.flops_per_run, row.flops, *hours, self.cost(row.seconds)]
             shown = ["" if x is None else f"{x:.10g}" for x in numbers]
-            writer.writerow([row.size, row.cell, len(row.planned), *counts, row.why, *shown])
-        return buffer.getvalue()
+            table.append([row.size, row.cell, len(row.planned), *counts, row.why, *shown])
+        return to_csv(COLUMNS, table)
 
     def render(self, rows: Sequence[Row]) -> RenderableType:
         """The table, the total, and what the hours rest on."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.table import Table
 
+from blindspot.config.runfiles import WEIGHTS
 from blindspot.config.study import Study
 from blindspot.errors import BlindspotError, LockedError
 from blindspot.plan import inventory
@@ -118,7 +119,7 @@ def what(folder: Path) -> str:
     held = holder(folder)
     if held and held.alive is not False:
         return f"held by {held}"
-    if (folder / "weights.safetensors").exists():
+    if (folder / WEIGHTS).exists():
         return "weights"
     return "checkpoint" if list(folder.glob("step-*.safetensors")) else "no weights"
 

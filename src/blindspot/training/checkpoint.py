@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from blindspot.lm import tensorfile
+from blindspot import tensorfile
 from blindspot.training.optimizer import AdamW
 
 KEEP = 2

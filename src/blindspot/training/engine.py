@@ -19,10 +19,10 @@ from torch import Tensor
 
 from blindspot.config.execution import Execution
 from blindspot.config.spec import Objective, RunSpec
-from blindspot.lm.device import autocast, keep_memory
+from blindspot.lm.device import autocast
 from blindspot.lm.model import LoopedLM
 from blindspot.lm.objective import Loss, cross_entropy, loss
-from blindspot.training import trajectory
+from blindspot.training import memory, trajectory
 from blindspot.training.optimizer import AdamW
 from blindspot.training.parallel import World
 
@@ -66,7 +66,7 @@ class Engine:
             filling: Any = torch.utils.deterministic
             filling.fill_uninitialized_memory = False
         if device.type == "cpu":
-            keep_memory()
+            memory.keep()
         torch.manual_seed(spec.seed)
         self.model = LoopedLM(spec.model).to(device)
         self.model.recompute = self.execution.recompute

@@ -19,15 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blindspot import provenance
+from blindspot import provenance, tensorfile
 from blindspot.config.execution import Execution
 from blindspot.config.flops import parameters
+from blindspot.config.runfiles import WEIGHTS
 from blindspot.config.spec import RunSpec
 from blindspot.data.tokens import Tokens
 from blindspot.data.windows import Batches, count
 from blindspot.errors import BlindspotError, InterruptedRunError, NonFiniteError
 from blindspot.files import write_json
-from blindspot.lm import tensorfile
 from blindspot.lm.device import autocast, resolve
 from blindspot.lm.objective import cross_entropy
 from blindspot.training import checkpoint, outcome, parallel, remake, stopping, trajectory
@@ -117,7 +117,7 @@ def _trained(job: Job) -> dict[str, Any] | None:
     """What lies beside the weights of a run that was trained to its end."""
     if remake.honour(job.state, job.out):
         say(job.name, job.state, "starts from nothing, as reuse: false asks")
-    weights = job.state / tensorfile.WEIGHTS
+    weights = job.state / WEIGHTS
     if not weights.exists():
         return None
     try:
@@ -231,7 +231,7 @@ class Trainer:
         meta = p.meta(self.spec)
         if self.world.first:
             tensors = dict(self.model.named_parameters())
-            tensorfile.write(self.job.state / tensorfile.WEIGHTS, tensors, meta)
+            tensorfile.write(self.job.state / WEIGHTS, tensors, meta)
         return meta
 
     def _ids(self, step: int) -> Tensor:

@@ -17,9 +17,6 @@ from torch import Tensor
 from blindspot.errors import BlindspotError
 from blindspot.files import atomic_path
 
-#: The file of final weights in a run's state folder.
-WEIGHTS = "weights.safetensors"
-
 
 class Saved(NamedTuple):
     """Tensors by name, and the JSON value that was saved beside them."""
