@@ -11,6 +11,7 @@ import pytest
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 
 from durable_jobs import ClusterError, records, slurm
+from durable_jobs.task import clean_environment
 from snakemake_executor_plugin_submitit import Executor, ExecutorSettings
 from snakemake_executor_plugin_submitit.translate import sbatch_options
 
@@ -39,7 +40,7 @@ def test_clean_environment() -> None:
     gone = dict.fromkeys(("SLURM_CPU_BIND", "SLURM_CPUS_PER_TASK", "SLURM_ARRAY_JOB_ID"), "1")
     gone |= dict.fromkeys(("SLURM_MEM_PER_NODE", "SBATCH_PARTITION", "RANK", "MASTER_PORT"), "1")
     gone |= {"CUDA_VISIBLE_DEVICES": "3", "SUBMITIT_RESTARTS": "2", "SLURM_CONF_SERVER": "x"}
-    assert slurm.clean_environment(kept | gone) == kept
+    assert clean_environment(kept | gone) == kept
 
 
 @pytest.mark.parametrize(

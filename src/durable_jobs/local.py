@@ -16,8 +16,7 @@ from submitit.local.local import LOCAL_REQUEUE_RETURN_CODE
 
 from durable_jobs import RefusedError, Settings
 from durable_jobs.records import Record, lock
-from durable_jobs.slurm import clean_environment
-from durable_jobs.task import RESTARTS, TASK
+from durable_jobs.task import RESTARTS, TASK, clean_environment
 
 
 def visible_gpus(environ: Mapping[str, str]) -> list[str]:

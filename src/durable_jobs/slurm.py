@@ -13,7 +13,7 @@ import submitit
 
 from durable_jobs import ClusterError, RefusedError, Settings
 from durable_jobs.records import Record
-from durable_jobs.task import TASK
+from durable_jobs.task import TASK, clean_environment
 
 #: Seconds between attempts to get an answer that must come.
 DELAYS = (2, 4, 8, 16, 32, 60, 60, 60)
@@ -30,15 +30,6 @@ _ENDED = {
     "TIMEOUT": "time limit: it was not stopped and requeued in time",
     **dict.fromkeys(("BOOT_FAIL", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "PREEMPTED"), ""),
 }
-_INHERITED = re.compile(
-    r"(SLURM|SLURMD|SRUN|SBATCH|SUBMITIT)_(?!CONF$).*|(CUDA|ROCR)_VISIBLE_DEVICES"
-    r"|GPU_DEVICE_ORDINAL|MASTER_(ADDR|PORT)|(LOCAL_)?(RANK|WORLD_SIZE)"
-)
-
-
-def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without traces of a job that the controller may itself run in."""
-    return {key: value for key, value in environ.items() if not _INHERITED.fullmatch(key)}
 
 
 def ask(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:

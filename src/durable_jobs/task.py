@@ -1,6 +1,7 @@
 """What runs on the node: one command, asked to stop ahead of its end, then requeued."""
 
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -8,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +33,15 @@ CANCEL_GRACE = 7.0
 #: of SIGTERM breaks the pipe of a program which is saving its state.
 BASH_ENV = """trap '' TERM USR2; [ -z "$OUTER_BASH_ENV" ] || . "$OUTER_BASH_ENV"\n"""
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
+_INHERITED = re.compile(
+    r"(SLURM|SLURMD|SRUN|SBATCH|SUBMITIT)_(?!CONF$).*|(CUDA|ROCR)_VISIBLE_DEVICES"
+    r"|GPU_DEVICE_ORDINAL|MASTER_(ADDR|PORT)|(LOCAL_)?(RANK|WORLD_SIZE)"
+)
+
+
+def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without traces of a job that the controller may itself run in."""
+    return {key: value for key, value in environ.items() if not _INHERITED.fullmatch(key)}
 
 
 def _ignore() -> None:

@@ -12,15 +12,15 @@ from snakemake.exceptions import WorkflowError
 
 try:
     from blindspot import provenance
-    from blindspot.publish import catalogue
-    from blindspot.training import remake
-    from blindspot.workflow import arguments, controller, sourcecode
-    from blindspot.workflow.arguments import options
-    from blindspot.errors import BlindspotError
     from blindspot.config.runfiles import RunFiles
     from blindspot.config.spec import canonical, digest
     from blindspot.config.study import Study, typed
+    from blindspot.errors import BlindspotError
+    from blindspot.publish import catalogue
     from blindspot.publish.summary import summary
+    from blindspot.training import remake
+    from blindspot.workflow import arguments, controller, sourcecode
+    from blindspot.workflow.arguments import options
     from blindspot.workflow.wildcards import only, only_runs
 except ImportError as error:
     raise WorkflowError(

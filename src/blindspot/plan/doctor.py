@@ -323,7 +323,7 @@ def _minutes(limit: str) -> int | None:
 
 
 def _ask(command: list[str]) -> subprocess.CompletedProcess[str]:
-    from durable_jobs.slurm import clean_environment
+    from durable_jobs.task import clean_environment
 
     try:
         return subprocess.run(

@@ -1,6 +1,6 @@
 """Resumable training state.
 
-A checkpoint is one file (lm/tensorfile.py): the parameters under their plain names, AdamW's moments
+A checkpoint is one file (tensorfile.py): the parameters under their plain names, AdamW's moments
 under `exp_avg.<name>` and `exp_avg_sq.<name>`, and beside them the step, the run's hash and the
 trajectory so far. The data order and the dropout masks are functions of (seed, step), so a step
 number is all the further state there is.
