@@ -108,14 +108,14 @@ def test_a_marked_run_loses_its_state_once(tmp_path):
     for name in ("measure-12345678", "measure-9abcdef0"):
         (out / name).mkdir(parents=True)
         (out / name / "measure.json").touch()
-    assert not remake.honour(state, out)
+    assert not remake.clear_if_asked(state, out)
     assert (state / "weights.safetensors").exists()
     remake.ask(state)
-    assert remake.honour(state, out)
+    assert remake.clear_if_asked(state, out)
     assert [p.name for p in state.iterdir()] == ["train.log"]
     assert not list(out.iterdir())
     (state / "step-00000020.safetensors").touch()
-    assert not remake.honour(state, out)
+    assert not remake.clear_if_asked(state, out)
     assert (state / "step-00000020.safetensors").exists()
 
 

@@ -92,7 +92,7 @@ def test_one_rank_communicates_nothing():
     world, x = World(), torch.arange(3.0)
     world.average([x])
     assert torch.equal(world.gather(x), x)
-    assert (world.spread([x], 5), world.agree(12)) == (5, 12)
+    assert (world.broadcast([x], 5), world.max_over_ranks(12)) == (5, 12)
 
 
 def test_ranks_that_cannot_meet_are_told_what_is_missing(monkeypatch):

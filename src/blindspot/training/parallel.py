@@ -40,7 +40,7 @@ class World:
     local: int = 0
 
     @property
-    def first(self) -> bool:
+    def is_main(self) -> bool:
         return self.rank == 0
 
     @torch.no_grad()
@@ -69,7 +69,7 @@ class World:
         dist.all_gather(parts, tensor.contiguous())
         return torch.cat(parts, dim=-1)
 
-    def spread(self, tensors: Sequence[Tensor], value: Any) -> Any:
+    def broadcast(self, tensors: Sequence[Tensor], value: Any) -> Any:
         """Give rank 0's tensors (in place) and value to all."""
         if self.size == 1:
             return value
@@ -82,7 +82,7 @@ class World:
         dist.broadcast_object_list(box, 0)
         return box[0]
 
-    def agree(self, number: int) -> int:
+    def max_over_ranks(self, number: int) -> int:
         """The greatest of the ranks' small numbers, over a channel that leaves the device alone."""
         if self.size == 1:
             return number

@@ -19,7 +19,7 @@ def ask(state: Path) -> None:
     write_text(state / MARK, f"asked for at {now()}\n")
 
 
-def honour(state: Path, out: Path) -> bool:
+def clear_if_asked(state: Path, out: Path) -> bool:
     """Drop a marked run's checkpoints, weights and measurements; whether it was marked.
 
     Call this while the run's lock is held.

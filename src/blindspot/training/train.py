@@ -93,18 +93,18 @@ def train(job: Job) -> None:
     """
     torch.set_num_threads(job.threads)
     world = parallel.join(job.device)
-    with stopping.noted(), exclusive(job.state) if world.first else nullcontext():
-        meta = world.spread([], _trained(job) if world.first else None)
+    with stopping.noted(), exclusive(job.state) if world.is_main else nullcontext():
+        meta = world.broadcast([], _trained(job) if world.is_main else None)
         if meta is None:
             trainer = Trainer(job, world)
             try:
                 meta = trainer.run()
             except NonFiniteError as error:
                 record = {"name": job.name, "hash": job.spec.hash, "step": trainer.progress.step}
-                if world.first:
+                if world.is_main:
                     write_json(job.out / FAILED, record | {"error": str(error)})
                 raise
-        if world.first:
+        if world.is_main:
             # Here, so that a kill just after the weights were written leaves nothing for good.
             checkpoint.prune(job.state, keep=0)
             execution = job.execution.identity() | {"ranks": world.size}
@@ -115,7 +115,7 @@ def train(job: Job) -> None:
 
 def _trained(job: Job) -> dict[str, Any] | None:
     """What lies beside the weights of a run that was trained to its end."""
-    if remake.honour(job.state, job.out):
+    if remake.clear_if_asked(job.state, job.out):
         say(job.name, job.state, "starts from nothing, as reuse: false asks")
     weights = job.state / WEIGHTS
     if not weights.exists():
@@ -168,7 +168,7 @@ class Trainer:
         )
         self.steps = total_steps(self.spec, count(len(stream), self.spec.windows))
         self.validation = self._validation_windows()
-        if self.world.first:
+        if self.world.is_main:
             require_room(job.state, self.spec)
         self.engine = Engine(self.spec, self.device, job.execution, self.world)
         self.model = self.engine.model
@@ -200,12 +200,12 @@ class Trainer:
             self._validate(0)
         with (
             tensorboard(self.job.state / "tensorboard", p.step)
-            if self.world.first
+            if self.world.is_main
             else (nullcontext(Board())) as board
         ):
             ids = self._ids(p.step)
             while p.step < self.steps:
-                if number := self.world.agree(stopping.requested()):
+                if number := self.world.max_over_ranks(stopping.requested()):
                     self._stop(number)
                 look = self._logs(p.step + 1)
                 self.engine.step(ids, p.step, look)
@@ -229,7 +229,7 @@ class Trainer:
         self.writer.wait()
         p.peak_memory = outcome.peak_memory(self.device)
         meta = p.meta(self.spec)
-        if self.world.first:
+        if self.world.is_main:
             tensors = dict(self.model.named_parameters())
             tensorfile.write(self.job.state / WEIGHTS, tensors, meta)
         return meta
@@ -254,16 +254,16 @@ class Trainer:
 
     def _resume(self) -> None:
         """Take up the newest whole checkpoint, naming each damaged one that is passed over."""
-        meta = self._newest() if self.world.first else None
+        meta = self._newest() if self.world.is_main else None
         tensors = checkpoint.training_state(self.model, self.engine.optimizer)
-        meta = self.world.spread(list(tensors.values()), meta)
+        meta = self.world.broadcast(list(tensors.values()), meta)
         if meta is None:
             return
         self.progress = Progress(**{f.name: meta[f.name] for f in fields(Progress)})
         self.progress.resumes += 1
         self.saved = self.progress.step
         self.engine.resume(self.progress.step, self.progress.skipped)
-        if self.world.first:
+        if self.world.is_main:
             self._say(f"resumes at step {self.progress.step} of {self.steps}")
 
     def _newest(self) -> dict[str, Any] | None:
@@ -310,7 +310,7 @@ class Trainer:
         old_step, old_seconds = (p.timing[-1][0], p.timing[-1][1]) if p.timing else (0, 0.0)
         speed = (step - old_step) * per_step / max(p.seconds - old_seconds, 1e-9)
         p.timing.append([step, round(p.seconds, 3), round(speed, 1)])
-        if not self.world.first:
+        if not self.world.is_main:
             return
         board.add(step, table, norm)
         left = int((self.steps - step) * p.seconds / step)
@@ -326,7 +326,7 @@ class Trainer:
     @torch.no_grad()
     def _validate(self, step: int) -> None:
         """CE and norms at every loop over fixed validation windows, dropout off."""
-        if not self.world.first:
+        if not self.world.is_main:
             return
         self._harvest()
         self.model.eval()
@@ -350,7 +350,7 @@ class Trainer:
         self.model.train()
 
     def _save(self) -> None:
-        if not self.world.first:
+        if not self.world.is_main:
             return
         self._harvest()
         if not all(bool(torch.isfinite(p).all()) for p in self.model.parameters()):
