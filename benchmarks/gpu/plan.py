@@ -18,14 +18,6 @@ CELLS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "terminal-rms": ("rms", {"loss": "terminal"}),
 }
 
-#: Dense bf16 rate of GPUs by name, FLOP/s, from the makers' sheets; others are left out.
-PEAKS = {"NVIDIA H200": 989e12, "NVIDIA H100 80GB HBM3": 989e12, "NVIDIA A100": 312e12}
-
-
-def peak(device: str) -> float | None:
-    """The sheet's dense bf16 rate; None for a GPU that is not in the list, never a guess."""
-    return next((rate for name, rate in PEAKS.items() if device.startswith(name)), None)
-
 
 @dataclass(frozen=True)
 class Training:

@@ -32,11 +32,11 @@ import torch
 from torch import Tensor
 from torch.autograd import DeviceType
 
+from blindspot.config.devices import peak
 from blindspot.config.flops import training_per_token
 from blindspot.config.spec import RunSpec
 from blindspot.provenance import device_name
 from gpu.bench import Bench, Reference, Sheet, engine
-from gpu.plan import peak
 
 MATMUL = ("size", "name", "m", "n", "k", "seconds", "tflops")
 COLUMNS = (

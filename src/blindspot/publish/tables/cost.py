@@ -4,24 +4,10 @@ import numpy as np
 import pandas as pd
 
 from blindspot.collect.collected import Collected
+from blindspot.config.devices import peak
 from blindspot.publish.matched import BUDGETS, REFERENCE, alike, matched
 from blindspot.publish.tables.table import KEYS, Table, every_cell, lead
 from blindspot.publish.typeset import ABSENT, number, spread
-
-#: Dense bf16 peak in FLOP/s by a part of the device's name, from the vendor's data sheets; the
-#: first that fits counts. Of other devices no utilization is given.
-PEAKS = {
-    "H200": 989e12,
-    "H100 PCIe": 756e12,
-    "H100": 989e12,
-    "A100": 312e12,
-    "L40S": 362e12,
-}
-
-
-def peak(device: str) -> float:
-    """Dense bf16 peak of a device in FLOP/s, NaN where it is not known."""
-    return next((value for name, value in PEAKS.items() if name in device), float("nan"))
 
 
 def throughput(c: Collected) -> Table:
@@ -73,7 +59,7 @@ def cost(c: Collected) -> Table:
     runs["flops"] = runs["tokens_seen"] * runs["train_flops_per_token"]
     runs["hours"] = runs["seconds"] / 3600
     # The peaks are of bf16; float32 has others.
-    peaks = runs["device"].map(peak) if c.study["precision"] == "bf16" else np.nan
+    peaks = runs["device"].map(peak).astype(float) if c.study["precision"] == "bf16" else np.nan
     runs["mfu"] = runs["tokens_per_s"] * runs["train_flops_per_token"] / peaks
     groups = runs.groupby(KEYS, sort=False)
     # pandas averages what is there; a run without a time (of an older record) is no zero.
