@@ -211,6 +211,20 @@ ROWS = {
     "a comment in `lm/model.py`": Row(
         source("lm/model.py", "\nimport", "\n# A comment.\nimport"), none, **SOURCE
     ),
+    "a setting is added by an update of the code (`settings.Neutral`)": Row(
+        both(
+            source(
+                "config/spec.py",
+                "    clip: Positive = 1.0\n",
+                "    clip: Positive = 1.0\n    throw_away: Annotated[int, Neutral(0)] = 0\n",
+            ),
+            source(
+                "config/spec.py", "\nclass ", "\nfrom blindspot.settings import Neutral\n\nclass "
+            ),
+        ),
+        published,
+        **SOURCE,
+    ),
     "the look of figures (`publish/style.py`)": Row(
         source("publish/style.py", "\nimport", "\n# Another look.\nimport"),
         lambda where, fresh: {j for j in fresh if j.startswith("figure")} | documents(where, fresh),

@@ -5,9 +5,18 @@ Imports no torch: Snakemake parses this at the start of every job.
 
 import hashlib
 import json
-from typing import Annotated, Any
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 # Strict: 4.0, "4" and true are not counts. A float may be written 3e-4, which YAML reads as text.
 Count = Annotated[int, Field(strict=True, ge=1)]
@@ -30,11 +39,52 @@ def digest(value: Any, length: int = 8) -> str:
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:length]
 
 
+@dataclass(frozen=True)
+class Neutral:
+    """Marks a setting that an update of the code added: `Annotated[T, Neutral(value)] = default`.
+
+    `value` (as JSON) stands for the behaviour from before the setting existed and never changes.
+    Where a setting has it, identities leave the setting out, so that the names of runs and
+    measurements of before stay what they were. A test pins these names (tests/test_names.py).
+    """
+
+    value: Any
+
+
 class Settings(BaseModel):
     """Frozen, and a misspelt key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    #: Settings that say where or how fast, never what: no identity holds them.
+    NO_IDENTITY: ClassVar[frozenset[str]] = frozenset()
+
     def identity(self) -> dict[str, Any]:
-        """The JSON value that goes into hashes."""
-        return self.model_dump(mode="json")
+        """The JSON value that goes into hashes: every setting that decides a result, but those that
+        are neutral, here and in the settings that this one holds."""
+        return self.model_dump(mode="json", context={"identity": True})
+
+    @model_serializer(mode="wrap")
+    def _serialized(
+        self, handler: SerializerFunctionWrapHandler, info: SerializationInfo
+    ) -> dict[str, Any]:
+        values: dict[str, Any] = handler(self)
+        if not (info.context or {}).get("identity"):
+            return values
+        neutral = _neutral(type(self))
+        return {
+            name: value
+            for name, value in values.items()
+            if name not in self.NO_IDENTITY and (name not in neutral or value != neutral[name])
+        }
+
+
+@cache
+def _neutral(kind: type[Settings]) -> dict[str, Any]:
+    """The neutral values of the settings of a class."""
+    return {
+        name: mark.value
+        for name, field in kind.model_fields.items()
+        for mark in field.metadata
+        if isinstance(mark, Neutral)
+    }

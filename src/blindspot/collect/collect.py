@@ -254,12 +254,12 @@ def _describe(
         "data": records[0][1].get("data"),
         "windows": c.windows.identity(),
         "loops": c.model.loops,
-        "model": c.model.identity(),
+        "model": c.model.model_dump(mode="json"),
         "sizes": sizes,
-        "cells": [{"name": name, **cell.identity()} for name, cell in c.cells.items()],
-        "training": c.training.identity(),
+        "cells": [{"name": name, **cell.model_dump(mode="json")} for name, cell in c.cells.items()],
+        "training": c.training.model_dump(mode="json"),
         "precision": c.training.precision,
-        "measurement": c.measurement.identity(),
+        "measurement": c.measurement.model_dump(mode="json"),
         "devices": {
             "training": sorted({str(p.get("device")) for p in found}),
             "throughput": {

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from blindspot.config.revisions import DATA_REVISION, TOKENS_FORMAT
 from blindspot.errors import BlindspotError
-from blindspot.settings import Count, Name, Settings, digest
+from blindspot.settings import Count, Name, Neutral, Settings, digest
 
 
 class EnwikiSample(Settings):
@@ -81,17 +81,20 @@ Commit = Annotated[str, AfterValidator(_commit)]
 class HubCorpus(Settings):
     """A data set of the Hugging Face hub, or a local folder of the same layout (`path`)."""
 
+    #: The revision names the content, wherever the rows lie.
+    NO_IDENTITY = frozenset({"path"})
+
     kind: Literal["hub"]
     name: HubName
     config: str | None = None
     revision: Commit
     column: str = "text"
     path: str | None = None
-    train: str = "train"
-    validation: HubSplit = "validation"
-    test: HubSplit = "test"
+    train: Annotated[str, Neutral("train")] = "train"
+    validation: Annotated[HubSplit, Neutral("validation")] = "validation"
+    test: Annotated[HubSplit, Neutral("test")] = "test"
     #: Of the train split before shares are taken out; with a limit, rows are streamed.
-    limit: Limit | None = None
+    limit: Annotated[Limit | None, Neutral(None)] = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -105,13 +108,6 @@ class HubCorpus(Settings):
     @property
     def shares(self) -> dict[str, float]:
         return _shares(self)
-
-    def identity(self) -> dict[str, Any]:
-        # Where the rows lie does not change them: the revision names the content. What is as it
-        # always was stays out, so that a new setting makes no old corpus another one.
-        values = self.model_dump(mode="json", exclude={"path"})
-        default = {"train": "train", "validation": "validation", "test": "test", "limit": None}
-        return {k: v for k, v in values.items() if k not in default or v != default[k]}
 
 
 #: Files that are read as a table with a column of texts; any other file is text.
@@ -225,6 +221,8 @@ class WordsTokenizer(Settings):
 class FileTokenizer(Settings):
     """A `tokenizer.json` of the `tokenizers` library, whoever made it."""
 
+    NO_IDENTITY = frozenset({"path"})
+
     kind: Literal["file"]
     path: str
     vocab_size: Annotated[int, Field(strict=True, ge=2, le=2**32)]
@@ -232,9 +230,6 @@ class FileTokenizer(Settings):
     start: str | None = None
     #: SHA-256 of the file; the study fills it in, a config may pin it.
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
-
-    def identity(self) -> dict[str, Any]:
-        return self.model_dump(mode="json", exclude={"path"})
 
 
 class HubTokenizer(Settings):

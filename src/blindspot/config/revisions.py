@@ -9,8 +9,8 @@ DATA_REVISION = 1
 #: How token files lie on disk: another format is built anew, and no run with it, since ids stay.
 TOKENS_FORMAT = 2
 #: How a run specification and tokens become weights and a trajectory.
-TRAINING_REVISION = 2
+TRAINING_REVISION = 3
 #: How weights become measurements.
-MEASUREMENT_REVISION = 3
+MEASUREMENT_REVISION = 4
 #: How an architecture becomes a throughput table.
 THROUGHPUT_REVISION = 1

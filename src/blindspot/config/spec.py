@@ -157,7 +157,8 @@ class ModelSpec(Shape):
 
     def architecture(self) -> dict[str, Any]:
         """What decides the speed of a forward pass: no dropout, no initialization."""
-        return self.model_dump(mode="json", exclude={"dropout", "init_std"})
+        no_speed = {"dropout", "init_std"}
+        return {key: value for key, value in self.identity().items() if key not in no_speed}
 
 
 class Penalty(Settings):

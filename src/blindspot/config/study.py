@@ -55,6 +55,8 @@ CHOSEN = {"cells", "sizes"}
 class Size(Shape):
     """A model size. `seeds` overrides the grid's for this size."""
 
+    NO_IDENTITY = frozenset({"gpus", "nodes"})
+
     batch: Count
     seeds: tuple[Seed, ...] | None = None
     #: Devices that train a run of this size together, and the nodes they are on. No part of its
@@ -106,7 +108,9 @@ class Forecast(Settings):
 
 
 class Config(Settings):
-    """The whole of a study's config, validated."""
+    """The whole of a study's config, validated. Its identity is what published files depend on."""
+
+    NO_IDENTITY = frozenset({"work", "results", "device", "runs", "reuse", "forecast", "execution"})
 
     study: Name
     work: str = "work"
@@ -130,13 +134,6 @@ class Config(Settings):
     #: Whether finished runs stay: for all, or by cell ({perloop-raw: false}). Those that don't are
     #: trained and measured anew by each start of the workflow.
     reuse: bool | dict[Name, bool] = True
-
-    def identity(self) -> dict[str, Any]:
-        """What published files depend on: not where, how fast or at what price things are made."""
-        elsewhere: dict[str, Any] = {"sizes": {"__all__": {"gpus", "nodes"}}}
-        for key in ("work", "results", "device", "runs", "reuse", "forecast", "execution"):
-            elsewhere[key] = True
-        return self.model_dump(mode="json", exclude=elsewhere)
 
     @model_validator(mode="after")
     def _seeds(self) -> Self:
