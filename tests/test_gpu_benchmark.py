@@ -1,4 +1,4 @@
-"""benchmarks/gpu.sh at toy size on the CPU, where torch and numpy are all there is."""
+"""benchmarks/gpu.sh at toy size on the CPU, where torch, numpy and wheels are all there is."""
 
 import argparse
 import csv
@@ -8,13 +8,13 @@ import math
 import os
 import subprocess
 import sys
+from importlib.metadata import distribution
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 import torch
 
-from blindspot.config.execution import Execution
-from blindspot.config.spec import Measurement, Throughput
 from toys import ROOT
 from training import toy_tokens
 
@@ -22,16 +22,18 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from gpu import __main__ as command
 from gpu import speed
-from gpu.plan import CELLS, FULL, TINY, TRAININGS
+from gpu.plan import CELLS, TINY, TRAININGS
 
-#: All that blindspot's installs bring, but for numpy and torch.
+#: All that blindspot's installs bring, but for numpy, torch and what torch needs itself.
 MISSING = [
-    "pydantic",
+    "annotated_types",
     "datasets",
     "jinja2",
     "matplotlib",
     "mwparserfromhell",
     "pandas",
+    "pydantic",
+    "pydantic_core",
     "rich",
     "safetensors",
     "scipy",
@@ -41,8 +43,11 @@ MISSING = [
     "tensorboard",
     "tokenizers",
     "typer",
+    "typing_inspection",
     "yaml",
 ]
+#: What docs/gpu.md has people carry to the GPU machine.
+CARRIED = ["annotated_types", "pydantic", "pydantic_core", "safetensors", "typing_inspection"]
 BARE = f"""
 import sys
 from importlib.machinery import PathFinder
@@ -50,21 +55,35 @@ from importlib.machinery import PathFinder
 class Rest(PathFinder):
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        missing = name.partition(".")[0] in {MISSING}
-        return None if missing else super().find_spec(name, path, target)
+        found = super().find_spec(name, path, target)
+        installed = found and str(found.origin).startswith(sys.prefix)
+        return None if installed and name.partition(".")[0] in {MISSING} else found
 
 sys.meta_path = [Rest if finder is PathFinder else finder for finder in sys.meta_path]
 """
 
 
+def wheel(name, folder):
+    """A wheel of an installed distribution, as it came from the index."""
+    found = distribution(name)
+    tag = next(x[5:] for x in found.read_text("WHEEL").splitlines() if x.startswith("Tag: "))
+    with ZipFile(folder / f"{name}-{found.version}-{tag}.whl", "w") as file:
+        for path in found.files:
+            if not {"..", "__pycache__"} & set(path.parts):
+                file.write(path.locate(), path)
+
+
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory):
-    """The environment of a machine that has Python, torch and numpy alone."""
-    folder = tmp_path_factory.mktemp("bare")
+    """The environment of a machine that has Python, torch and numpy alone, and some wheels."""
+    folder, wheels = tmp_path_factory.mktemp("bare"), tmp_path_factory.mktemp("wheels")
     (folder / "sitecustomize.py").write_text(BARE)
+    for name in CARRIED:
+        wheel(name, wheels)
     return os.environ | {
         "PYTHONPATH": str(folder),
         "PYTHON": sys.executable,
+        "WHEELS": str(wheels),
         "OMP_NUM_THREADS": "1",
     }
 
@@ -208,41 +227,15 @@ def test_trainings_have_equal_steps_and_show_what_readouts_do(done):
     assert ratio == pytest.approx(50, rel=0.1)
 
 
-def test_settings_read_without_pydantic_are_those_read_with_it(bare):
-    code = (
-        "import json, sys; sys.path[:0] = sys.argv[1:]\n"
-        "import gpu\n"
-        "from gpu.plan import CELLS, FULL, TINY\n"
-        "from blindspot.config.execution import Execution\n"
-        "from blindspot.config.spec import Measurement, RunSpec, Throughput, canonical\n"
-        "runs = [p.run(s, c, init_std=i) for p in (FULL, TINY) for s in p.sizes\n"
-        "        for c in CELLS for i in (None, 0.02)]\n"
-        "assert RunSpec.parse(runs[0].canonical()) == runs[0] != runs[1]\n"
-        "assert runs[1].model.model_copy(update={'init_std': None}) == runs[0].model\n"
-        "others = [Measurement(), Throughput(), Execution()]\n"
-        "print(json.dumps([canonical(x.identity()) for x in runs + others]))\n"
-        "try: RunSpec.model_validate(runs[0].identity() | {'sed': 1})\n"
-        "except ValueError as error: assert 'sed' in str(error)\n"
-        "else: raise AssertionError\n"
-        "try: FULL.model('44m', 'perloop-rms', heads=7)\n"
-        "except ValueError as error: assert 'heads 7' in str(error)\n"
-        "else: raise AssertionError\n"
-    )
-    paths = [ROOT / "src", ROOT / "benchmarks"]
+def test_without_wheels_it_says_where_to_get_them(bare, tmp_path):
+    script = [ROOT / "benchmarks/gpu.sh", "--tiny", "--out", tmp_path / "out"]
     result = subprocess.run(
-        [sys.executable, "-c", code, *paths], env=bare, capture_output=True, text=True
+        script, env=bare | {"WHEELS": str(tmp_path)}, capture_output=True, text=True
     )
-    assert result.returncode == 0, result.stderr
-    runs = [
-        plan.run(size, cell, init_std=std)
-        for plan in (FULL, TINY)
-        for size in plan.sizes
-        for cell in CELLS
-        for std in (None, 0.02)
-    ]
-    real = [*runs, Measurement(), Throughput(), Execution()]
-    for text, value in zip(json.loads(result.stdout), real, strict=True):
-        assert json.loads(text) == value.identity()
+    assert result.returncode == 2
+    assert f"{tmp_path} has no wheels" in result.stderr
+    assert "docs/gpu.md" in result.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_section_that_fails_or_hangs_stops_no_other(tokens, tmp_path, monkeypatch, capsys):

@@ -1,6 +1,1 @@
 """The benchmark behind benchmarks/gpu.sh; docs/gpu.md says what comes out."""
-
-from gpu import standin
-
-# Before anything imports blindspot.config.spec.
-standin.install()
