@@ -1,9 +1,11 @@
 """Collecting: values arrive unchanged, gaps are named, damaged files are refused by name."""
 
+import csv
 import json
 import math
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -11,11 +13,13 @@ import pytest
 
 import synthetic
 from blindspot.collect.collect import FILES, collect
-from blindspot.collect.collected import Collected
+from blindspot.collect.collected import TEXT_COLUMNS, Collected
 from blindspot.collect.records import MEASURE, RUN
+from blindspot.collect.sources import THROUGHPUT
 from blindspot.config.study import Study
 from blindspot.errors import BlindspotError
 from blindspot.files import write_record
+from blindspot.publish import figures, tables
 from blindspot.publish.catalogue import COLLECTED
 
 SMALL = {"sizes": ["44m"], "cells": ["terminal-rms", "perloop-rms"], "seeds": [42, 101]}
@@ -350,3 +354,76 @@ def test_runs_scored_on_other_text_are_refused(copy: Path, tmp_path: Path):
     synthetic.pin(copy)
     with pytest.raises(BlindspotError, match="was scored on"):
         collect(study_in(copy), tmp_path / "c")
+
+
+#: Names that a reader of CSV may take for numbers or for nothing at all.
+ODD = ["nan", "null", "na", "none", "1e5", "inf", "true"]
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study whose cells and size have such names, collected; the cell `null` was not run."""
+    folder = tmp_path_factory.mktemp("odd")
+    base = synthetic.make_study(folder).config
+    cells = {name: base.cells["perloop-rms"].identity() for name in ODD}
+    size = base.sizes["44m"].model_dump(mode="json")
+    named = {"cells": cells, "sizes": {"null": size}}
+    study = Study.of(
+        synthetic.make_study(folder, seeds=[42, 101], steps=200).config.model_dump() | named
+    )
+    values = {
+        key: dict.fromkeys(ODD, getattr(synthetic.PAPER, key)["perloop-rms"])
+        for key in ("ppl", "norm")
+    }
+    synthetic.write(study, replace(synthetic.PAPER, **values), skip=lambda run: run.cell == "null")
+    collect(study, folder / "collected")
+    return folder / "collected"
+
+
+def test_text_stays_text_whatever_a_cell_is_called(odd: Path):
+    c = Collected(odd)
+    there = [name for name in ODD if name != "null"]
+    for name in FILES:
+        frame = c.frame(name)
+        assert list(frame["cell"].unique()) == there and set(frame["size"]) == {"null"}, name
+    provenance = c.frame("provenance")
+    assert list(provenance["cell"].dropna().unique()) == there
+    assert provenance["cell"].isna().sum() == 1  # the timing is of a size
+    columns = [item for source in FILES.values() for item in source.columns.items()]
+    assert {name for name, kind in [*columns, *THROUGHPUT.items()] if kind == "str"} < TEXT_COLUMNS
+
+
+def test_every_planned_run_is_in_every_table_and_figure_or_named(odd: Path, tmp_path: Path):
+    c = Collected(odd)
+    there = [name for name in ODD if name != "null"]
+    for name in set(tables.MADE) - {"initialization"}:
+        tables.write(name, odd, tmp_path)
+        with open(tmp_path / f"{name}.csv", encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        if name != "throughput":  # its rows are architectures
+            assert {row["cell"] for row in rows} - {""} in (set(there), set(ODD)), name
+        assert "null at null (all seeds: not trained)" in tables.caption(name, odd), name
+    main = pd.read_csv(tmp_path / "main.csv", keep_default_na=False)
+    assert dict(zip(main["cell"], main["seeds"], strict=True)) == dict.fromkeys(ODD, 2) | {
+        "null": 0
+    }
+    for name in set(figures.DRAWN) - {"initialization"}:
+        drawn = figures.DRAWN[name](c).figure.legends[0].get_texts()
+        assert [t.get_text() for t in drawn][: len(there)] == there, name
+        assert "null at null (all seeds: not trained)" in figures.caption(name, odd), name
+
+
+def test_a_file_that_lacks_a_run_is_refused_by_every_reader(odd: Path, tmp_path: Path):
+    """Rows can also be lost after collecting: a name that was read wrongly, an edit by hand."""
+    shutil.copytree(odd, tmp_path / "c")
+    for name in ("exits", "runs"):
+        path = tmp_path / "c" / f"{name}.csv"
+        kept = path.read_text()
+        lines = kept.splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if "/1e5/seed42" not in line))
+        with pytest.raises(BlindspotError, match=r"no rows of 1e5 at null, seed 42.*not say why"):
+            Collected(tmp_path / "c").frame(name)
+        path.write_text(kept + lines[-1].replace("seed101", "seed7"))
+        with pytest.raises(BlindspotError, match=r"not planned: true at null, seed 7"):
+            Collected(tmp_path / "c").frame(name)
+        path.write_text(kept)

@@ -238,3 +238,20 @@ def test_reuse_names_all_runs_or_those_of_a_cell():
     mine = load(**typed({"reuse": {"perloop-raw": "false"}})).remade
     assert [run.cell for run in mine] == ["perloop-raw"] * 6
     assert load(reuse=False, work="/elsewhere").config.identity() == load().config.identity()
+
+
+@pytest.mark.parametrize(("typed", "shown"), [("null", "null"), (".nan", "NaN"), ("12", "12")])
+def test_a_name_that_is_no_text_is_refused_with_what_to_do(tmp_path, typed, shown):
+    overlay = tmp_path / "odd.yaml"
+    overlay.write_text(f"study: x\ncells:\n  {typed}: {{loss: per-loop, readout: rms}}\n")
+    with pytest.raises(BlindspotError, match=r": cells: .* write it in quotes \(got ") as error:
+        Study.load(ROOT / "config.yaml", [overlay])
+    assert str(error.value).endswith(f"(got {shown})")
+
+
+def test_a_name_that_yaml_reads_as_text_is_text(tmp_path):
+    overlay = tmp_path / "odd.yaml"
+    names = ["nan", "na", "none", "1e5", "inf"]
+    cells = "".join(f"  {name}: {{loss: per-loop, readout: rms}}\n" for name in names)
+    overlay.write_text(f"study: x\ncells:\n{cells}")
+    assert list(Study.load(ROOT / "config.yaml", [overlay]).config.cells) == names

@@ -18,6 +18,16 @@ from blindspot.files import read_json
 
 #: What reads no context, and what it knows.
 BASELINES = {"uniform": "all tokens alike", "unigram": "token frequencies of the training split"}
+#: Columns of collected files that are text, whatever stands in them: a cell may be named `1e5`, a
+#: commit be all digits.
+TEXT_COLUMNS = {
+    "size", "cell", "run", "split", "protocol", "architecture", "baseline", "group", "source",
+    "path", "dtype", "intervention", "score", "variant", "calibrated_on", "scored_on", "stage",
+    "device", "precision", "commit", "blindspot", "python", "torch", "numpy", "started", "finished",
+    "command",
+}  # fmt: skip
+#: Files that have rows of some runs alone: of readouts that normalize.
+PARTIAL = {"gradient_eps"}
 
 
 def refuse(path: Path, fault: str) -> BlindspotError:
@@ -67,6 +77,18 @@ def read_csv(path: Path, columns: Mapping[str, str], keys: Sequence[str]) -> pd.
     return frame
 
 
+def _condition(run: str) -> tuple[str, str, int]:
+    """Size, cell and seed of a run, from its name."""
+    size, cell, seed = run.split("/")
+    return size, cell, int(seed.removeprefix("seed").split("-")[0])
+
+
+def _named(conditions: set[tuple[str, str, int]]) -> str:
+    size, cell, seed = min(conditions)
+    rest = f" and {len(conditions) - 1} more" if len(conditions) > 1 else ""
+    return f"{cell} at {size}, seed {seed}{rest}"
+
+
 class Collected:
     """A folder that `collect` wrote; frames are read when asked for."""
 
@@ -82,9 +104,36 @@ class Collected:
         path = self.folder / f"{name}.csv"
         if not path.exists():
             raise BlindspotError(f"{path}: no such file; run `blindspot collect` first")
-        # Text columns by name: whatever a cell is called, it stays text.
-        text = dict.fromkeys(("size", "cell", "run", "split", "protocol", "architecture"), str)
-        return pd.read_csv(path, dtype=text, keep_default_na=False, na_values=["", "nan"])
+        header = pd.read_csv(path, nrows=0).columns
+        text = [column for column in header if column in TEXT_COLUMNS]
+        frame = pd.read_csv(
+            path,
+            dtype=dict.fromkeys(text, str),
+            keep_default_na=False,
+            # A cell may be named `nan`: what is text is missing only where nothing is written.
+            na_values={column: [""] if column in text else ["", "nan"] for column in header},
+        )
+        if "run" in frame:
+            self._check_runs(path, frame)
+        return frame
+
+    def _check_runs(self, path: Path, frame: pd.DataFrame) -> None:
+        """Every planned run is in the file or listed as missing; no other one is in it."""
+        listed = {entry["run"] for entry in self.study["missing"]}
+        present = set(frame["run"].dropna())
+        planned = {
+            (size["name"], cell["name"], seed)
+            for size in self.study["sizes"]
+            for cell in self.study["cells"]
+            for seed in size["seeds"]
+        }
+        expected = set(map(_condition, present | listed))
+        if both := present & listed:
+            raise refuse(path, f"has rows of {min(both)}, which study.json lists as missing")
+        if stray := expected - planned:
+            raise refuse(path, f"has rows of a run that is not planned: {_named(stray)}")
+        if path.stem not in PARTIAL and (lost := planned - expected):
+            raise refuse(path, f"has no rows of {_named(lost)}, and study.json does not say why")
 
     @property
     def loops(self) -> int:
@@ -109,8 +158,8 @@ class Collected:
     @cached_property
     def failed(self) -> dict[tuple[str, str], int]:
         """How many runs of a (size, cell) ended without weights; none where none did."""
-        found = [e["run"].split("/") for e in self.study["missing"] if "failed" in e["reason"]]
-        return dict(Counter((size, cell) for size, cell, _ in found))
+        found = [e["run"] for e in self.study["missing"] if e["reason"].startswith("failed")]
+        return dict(Counter(_condition(run)[:2] for run in found))
 
     @cached_property
     def initializations(self) -> dict[str, dict[str, str]]:
@@ -225,8 +274,8 @@ class Collected:
         }
         gaps: dict[tuple[str, str, str], set[str]] = {}
         for entry in self.study["missing"]:
-            size, cell, seed = entry["run"].split("/")
-            seed = seed.removeprefix("seed").split("-")[0]
+            size, cell, number = _condition(entry["run"])
+            seed = str(number)
             # The step tells one failure from another; the whole message is in study.json.
             reason = entry["reason"].partition(":")[0]
             gaps.setdefault((cell, size, reason), set()).add(seed)

@@ -374,7 +374,10 @@ def explain(error: ValidationError, where: str) -> str:
         key = ".".join(str(part) for part in fault["loc"] if part not in _tags()) or "config"
         message = fault["msg"].removeprefix("Value error, ")
         value = fault["input"]
-        if fault["type"] == "extra_forbidden":
+        if fault["loc"][-1:] == ("[key]",):
+            key = ".".join(map(str, fault["loc"][:-2]))
+            message = "a name that YAML reads as something else than text; write it in quotes"
+        elif fault["type"] == "extra_forbidden":
             message = "unknown key; check its spelling against config.yaml"
         elif fault["type"] == "missing":
             message, value = "missing", None

@@ -62,6 +62,5 @@ def caption(name: str, collected: Path) -> str:
     parts += c.scored(item.reads)
     if "throughput" in item.reads:
         parts += [c.machine(), c.untimed()]
-    if name not in OF_ITS_OWN:
-        parts.append(c.missing())
+    parts.append(c.missing())
     return " ".join(part for part in parts if part)
