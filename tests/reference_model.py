@@ -43,8 +43,8 @@ def states(p, tokens, spec, loops=None, attend=attention):
     h = p["embedding.weight"][tokens] + p["position.weight"][: tokens.shape[1]]
     found = [h]
     for k in range(1, (loops or spec.loops) + 1):
-        if spec.interloop == "rms" and k > 1:
-            h = rms(h, None, eps)
+        if spec.interloop != "none" and k > 1:
+            h = rms(h, p.get("interloop_gain"), eps)
         for i in range(spec.layers):
             b = f"blocks.{i}."
             x = rms(h, p[b + "attention_norm.weight"], eps)

@@ -23,7 +23,9 @@ def plain_states(s, inputs, intervention):
             state = plain.states(p, inputs, one, loops=1)[1]
         else:
             before = state
-            given = plain.rms(before, None, spec.norm_eps) if spec.interloop == "rms" else before
+            given = before
+            if spec.interloop != "none":
+                given = plain.rms(before, p.get("interloop_gain"), spec.norm_eps)
             state = s.model.stack(given)
             for n in range(state.shape[0]):
                 for t in range(state.shape[1]):

@@ -49,7 +49,9 @@ def plain_frozen(s, inputs, decide):
     depth = torch.full((B, T), spec.loops)
     stopped = torch.zeros(B, T, dtype=torch.bool)
     for k in range(1, spec.loops + 1):
-        x = plain.rms(state, None, spec.norm_eps) if spec.interloop == "rms" and k > 1 else state
+        x = state
+        if spec.interloop != "none" and k > 1:
+            x = plain.rms(state, p.get("interloop_gain"), spec.norm_eps)
         for i in range(spec.layers):
             b = f"blocks.{i}."
             norm = [p[b + n] for n in ("attention_norm.weight", "mlp_norm.weight")]

@@ -157,7 +157,7 @@ def test_both_norm_penalties_by_hand():
 def test_dropout_is_off_in_evaluation_and_where_the_specification_says_in_training():
     """T-05: the functional attention keeps dropping in eval mode unless told."""
     tokens, _ = batch(toy_model())
-    for where in ("embedding", "attention", "residual"):
+    for where in ("embedding", "attention", "residual", "attention-output", "mlp-output"):
         model, _ = build(toy_model(dropout={"rate": 0.5, "at": [where]}))
         assert torch.equal(model(tokens)[-1], model(tokens)[-1])
         model.train()
@@ -171,11 +171,39 @@ def test_dropout_masks_differ_from_loop_to_loop():
     spec = toy_model(dropout={"rate": 0.5, "at": ["residual"]})
     model, _ = build(spec)
     masks = []
-    model.blocks[0].dropout.register_forward_hook(lambda m, i, o: masks.append(o == 0))
+    for place in (model.blocks[0].attention_dropout, model.blocks[0].mlp_dropout):
+        place.register_forward_hook(lambda m, i, o: masks.append(o == 0))
     model.train()
     model(batch(spec)[0])
     assert len(masks) == 2 * spec.loops
     assert not any(torch.equal(masks[0], m) for m in masks[1:])
+
+
+def test_each_branch_has_a_place_of_its_own():
+    """With all of one branch dropped but a few entries, only what the other one adds is whole."""
+    tokens, _ = batch(toy_model())
+    for place, dropped in (("attention-output", [True, False]), ("mlp-output", [False, True])):
+        model, _ = build(toy_model(layers=1, dropout={"rate": 0.9, "at": [place]}))
+        model.train()
+        seen = []
+        block = model.blocks[0]
+        for branch in (block.attention, block.mlp):
+            branch.register_forward_hook(lambda m, i, o, seen=seen: seen.append(o))
+        block.mlp_norm.register_forward_pre_hook(lambda m, i, seen=seen: seen.append(i[0]))
+        before = model.embed(tokens)
+        after = model.stack(before)
+        attention, between, mlp = seen
+        added = (between - before, after - between)
+        for part, whole, lost in zip(added, (attention, mlp), dropped, strict=True):
+            zero = (part.abs() < 1e-12).double().mean().item()
+            assert (zero > 0.8) == lost, place
+            if not lost:
+                torch.testing.assert_close(part, whole, rtol=1e-9, atol=1e-12)
+
+
+def test_an_inter_loop_norm_with_a_gain_needs_a_second_loop():
+    with pytest.raises(ValueError, match=r"rms-gain with loops 1 .* never be trained; use none"):
+        toy_model("perloop-raw-interloop-gain", loops=1)
 
 
 def test_zero_loops_are_refused_and_more_than_trained_allowed():

@@ -32,9 +32,30 @@ def test_the_paper_is_42_runs_with_distinct_names():
 def test_where_dropout_is_is_a_set():
     """Another order, or a place named twice, is the same model and the same run."""
     places = ["residual", "embedding", "attention", "residual"]
-    assert names(load(model={"dropout": {"at": places}})) == names(load())
+    plain = load(model={"dropout": {"at": ["embedding", "attention", "residual"]}})
+    assert names(load(model={"dropout": {"at": places}})) == names(plain)
     two = [load(model={"dropout": {"at": at}}) for at in (places[:2], places[1::-1])]
-    assert names(two[0]) == names(two[1]) and not names(two[0]) & names(load())
+    assert names(two[0]) == names(two[1]) and not names(two[0]) & names(plain)
+
+
+def test_both_branches_outputs_are_residual():
+    """One experiment, one name, however its places are written; each alone is another one."""
+    residual = names(load(model={"dropout": {"at": ["residual"]}}))
+    for at in (
+        ["attention-output", "mlp-output"],
+        ["mlp-output", "residual"],
+        ["residual", "attention-output", "mlp-output"],
+    ):
+        assert names(load(model={"dropout": {"at": at}})) == residual
+    one, other = (
+        names(load(model={"dropout": {"at": [p]}})) for p in ("attention-output", "mlp-output")
+    )
+    assert not one & other and not (one | other) & residual
+
+
+def test_the_papers_study_drops_where_its_release_does():
+    for run in load().runs:
+        assert run.spec.model.dropout.at == ("embedding", "attention", "mlp-output")
 
 
 def test_a_specification_travels_as_canonical_json():

@@ -21,6 +21,7 @@ CELLS = {
     "terminal-rms-penalty": {"loss": "terminal", "readout": "rms", "penalty": {"weight": 0.01}},
     "perloop-rms-penalty": {"loss": "per-loop", "readout": "rms", "penalty": {"weight": 0.01}},
     "perloop-rms-interloop": {"loss": "per-loop", "readout": "rms", "interloop": "rms"},
+    "perloop-raw-interloop-gain": {"loss": "per-loop", "readout": "raw", "interloop": "rms-gain"},
     "perloop-layernorm-sum": {
         "loss": "per-loop",
         "readout": "layernorm",

@@ -12,8 +12,8 @@ def parameters(spec: ModelSpec) -> int:
     """The number of trainable parameters (no tensors are made)."""
     d = spec.d_model
     stack = spec.layers * (16 * d * d + 2 * d)
-    gain = 0 if spec.readout == "raw" else d
-    return spec.vocab_size * d + spec.context * d + stack + gain
+    gains = (spec.readout != "raw") + (spec.interloop == "rms-gain")
+    return spec.vocab_size * d + spec.context * d + stack + gains * d
 
 
 def forward_per_token(

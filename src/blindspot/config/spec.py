@@ -55,6 +55,7 @@ __all__ = [
     "Gpt2Tokenizer",
     "HubCorpus",
     "HubTokenizer",
+    "Interloop",
     "Limit",
     "LocalCorpus",
     "Measurement",
@@ -104,23 +105,38 @@ Readout = Literal["rms", "layernorm", "raw", "final-only-rms"]
 Placement = Literal["terminal", "per-loop"]
 
 
-Place = Literal["embedding", "attention", "residual"]
+Interloop = Literal["none", "rms", "rms-gain"]
+
+Place = Literal["embedding", "attention", "residual", "attention-output", "mlp-output"]
 PLACES: tuple[Place, ...] = ("embedding", "attention", "residual")
+#: What `residual` stands for: the outputs of a layer's two branches.
+BRANCHES: tuple[Place, Place] = ("attention-output", "mlp-output")
 
 
 def _set(places: tuple[Place, ...]) -> tuple[Place, ...]:
-    return tuple(place for place in PLACES if place in places)
+    chosen = set(places)
+    if chosen >= set(BRANCHES):
+        chosen.add("residual")
+    if "residual" in chosen:
+        chosen -= set(BRANCHES)
+    return tuple(place for place in PLACES + BRANCHES if place in chosen)
 
 
 class Dropout(Settings):
-    """Rate, and where: the embedding sum, the attention weights, each branch's output.
+    """Rate, and where: the embedding sum, the attention weights, the output of each branch.
 
+    `residual` is `attention-output` and `mlp-output` together; who names both has said `residual`.
     Masks are drawn anew at every layer of every loop. The places are a set: their order is none of
     a run's identity.
     """
 
     rate: Probability = 0.1
     at: Annotated[tuple[Place, ...], AfterValidator(_set)] = PLACES
+
+    def rate_at(self, place: Place) -> float:
+        """The rate at one place; 0 where nothing is dropped."""
+        covered = place in self.at or (place in BRANCHES and "residual" in self.at)
+        return self.rate if covered else 0.0
 
 
 class Shape(Settings):
@@ -147,13 +163,22 @@ class ModelSpec(Shape):
     vocab_size: Count
     context: Count
     readout: Readout
-    #: Norm of the state between loops: H_k is divided by its RMS before loop k + 1, without a gain.
-    interloop: Literal["none", "rms"] = "none"
+    #: Norm of the state between loops: H_k is divided by its RMS before loop k + 1; `rms-gain`
+    #: multiplies it by a trained gain as well, one for all loops, as the paper's release does.
+    interloop: Interloop = "none"
     dropout: Dropout = Dropout()
     #: null is PyTorch's default initialization (the tied embedding is then N(0, 1)); a number is
     #: the standard deviation of a normal one, with residual outputs scaled by 1/sqrt(2 layers).
     init_std: Positive | None = None
     norm_eps: NonNegative = 1e-6
+
+    @model_validator(mode="after")
+    def _gain(self) -> Self:
+        if self.interloop == "rms-gain" and self.loops == 1:
+            raise ValueError(
+                "interloop rms-gain with loops 1 has a gain that would never be trained; use none"
+            )
+        return self
 
     def architecture(self) -> dict[str, Any]:
         """What decides the speed of a forward pass: no dropout, no initialization."""

@@ -24,6 +24,7 @@ from blindspot.config.spec import (
     DataSpec,
     Dropout,
     FileTokenizer,
+    Interloop,
     LocalCorpus,
     Measurement,
     ModelSpec,
@@ -79,7 +80,7 @@ class Cell(Settings):
     loss: Placement
     readout: Readout
     penalty: Penalty | None = None
-    interloop: Literal["none", "rms"] = "none"
+    interloop: Interloop = "none"
     #: Overrides `model.init_std`; "default" is PyTorch's initialization.
     init_std: Positive | Literal["default"] | None = None
 
@@ -306,7 +307,8 @@ class Study:
     def architecture(self, cell: str) -> str:
         """The label of a cell's architecture."""
         chosen = self.config.cells[cell]
-        return chosen.readout + ("" if chosen.interloop == "none" else "+interloop")
+        norm = {"none": "", "rms": "+interloop", "rms-gain": "+interloop-gain"}
+        return chosen.readout + norm[chosen.interloop]
 
     def throughput_hash(self, size: str) -> str:
         return digest(

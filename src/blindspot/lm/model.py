@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from blindspot.config.spec import ModelSpec
-from blindspot.lm.readout import Readout, rms_normalize
+from blindspot.lm.readout import Readout
 
 
 class RMSNorm(nn.Module):
@@ -40,7 +40,7 @@ class Attention(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.heads = spec.heads
-        self.dropout = spec.dropout.rate if "attention" in spec.dropout.at else 0.0
+        self.dropout = spec.dropout.rate_at("attention")
         self.qkv = nn.Linear(spec.d_model, 3 * spec.d_model, bias=False)
         self.out = nn.Linear(spec.d_model, spec.d_model, bias=False)
 
@@ -76,18 +76,19 @@ class Block(nn.Module):
         self.attention = Attention(spec)
         self.mlp_norm = RMSNorm(spec.d_model, spec.norm_eps)
         self.mlp = SwiGLU(spec)
-        rate = spec.dropout.rate if "residual" in spec.dropout.at else 0.0
-        self.dropout = nn.Dropout(rate)
+        self.attention_dropout = nn.Dropout(spec.dropout.rate_at("attention-output"))
+        self.mlp_dropout = nn.Dropout(spec.dropout.rate_at("mlp-output"))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.dropout(self.attention(self.attention_norm(x)))
-        return x + self.dropout(self.mlp(self.mlp_norm(x)))
+        x = x + self.attention_dropout(self.attention(self.attention_norm(x)))
+        return x + self.mlp_dropout(self.mlp(self.mlp_norm(x)))
 
 
 class LoopedLM(nn.Module):
     """A looped language model with a tied head.
 
-    Parameters number V d + T d + L (16 d^2 + 2 d), and d more for a readout with a gain.
+    Parameters number V d + T d + L (16 d^2 + 2 d), and d more for each gain: of a readout, of an
+    inter-loop norm.
     """
 
     def __init__(self, spec: ModelSpec) -> None:
@@ -95,9 +96,11 @@ class LoopedLM(nn.Module):
         self.spec = spec
         self.embedding = nn.Embedding(spec.vocab_size, spec.d_model)
         self.position = nn.Embedding(spec.context, spec.d_model)
-        self.dropout = nn.Dropout(spec.dropout.rate if "embedding" in spec.dropout.at else 0.0)
+        self.dropout = nn.Dropout(spec.dropout.rate_at("embedding"))
         self.blocks = nn.ModuleList(Block(spec) for _ in range(spec.layers))
         self.readout = Readout(spec)
+        if spec.interloop == "rms-gain":
+            self.interloop_gain = nn.Parameter(torch.ones(spec.d_model))
         #: In training, keep only each layer's input and compute the rest again when it is needed.
         self.recompute = False
         if spec.init_std is not None:
@@ -125,11 +128,17 @@ class LoopedLM(nn.Module):
             x = checkpoint(block, x, use_reentrant=False) if again else block(x)
         return x
 
+    def entering(self, state: Tensor, k: int) -> Tensor:
+        """What loop k gets of H_{k-1} (..., d): the state, or what the inter-loop norm makes of
+        it."""
+        if self.spec.interloop == "none" or k == 1:
+            return state
+        gain = self.interloop_gain if self.spec.interloop == "rms-gain" else None
+        return F.rms_norm(state, state.shape[-1:], gain, self.spec.norm_eps)
+
     def loop(self, state: Tensor, k: int) -> Tensor:
         """H_k from H_{k-1}, the inter-loop norm included."""
-        if self.spec.interloop == "rms" and k > 1:
-            state = rms_normalize(state, self.spec.norm_eps)
-        return self.stack(state)
+        return self.stack(self.entering(state, k))
 
     def forward(
         self,

@@ -18,11 +18,6 @@ from torch.nn import functional as F
 from blindspot.config.spec import ModelSpec
 
 
-def rms_normalize(x: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) over the last dimension, without a gain."""
-    return F.rms_norm(x, x.shape[-1:], None, eps)
-
-
 class Readout(nn.Module):
     """r(H_k) for depth k = 1, 2, ...; shapes (..., d) to (..., d)."""
 

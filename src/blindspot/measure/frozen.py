@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blindspot.lm.model import Block, LoopedLM
-from blindspot.lm.readout import rms_normalize
 
 #: Whether to stop, (N,) bool, of logits (N, V) of the active tokens.
 Decide = Callable[[Tensor], Tensor]
@@ -68,9 +67,7 @@ class Kept:
 
 def _loop(model: LoopedLM, state: Tensor, active: Tensor, kept: Kept, k: int) -> Tensor:
     """H_k where `active` (B, T), the state as it was elsewhere: (B, T, d)."""
-    given = state
-    if model.spec.interloop == "rms" and k > 1:
-        given = rms_normalize(state, model.spec.norm_eps)
+    given = model.entering(state, k)
     fresh = ~active & ~kept.final
     row, place = active.nonzero(as_tuple=True)
     # Active tokens of each sequence, moved together: (B, A), A the most that one sequence has.

@@ -126,7 +126,7 @@ class Engine:
         over = (self._in_a_row > allowed).float()
         self._in_a_row = torch.maximum((self._in_a_row + 1) * bad, self._in_a_row * over)
         skip = torch.maximum(bad, over)
-        divisor = ((norm.float() + 1e-6) / self.spec.training.clip).clamp(min=1.0)
+        divisor = ((norm + 1e-6) / self.spec.training.clip).clamp(min=1.0)
         self.optimizer.step(gradients, divisor, skip)
         self._applied.append((step, skip))
 

@@ -1,8 +1,8 @@
 """AdamW, as torch's own fused function.
 
 Not as `torch.optim.AdamW`: its first use imports torch's whole compiler (2 s of a small run), and
-the function takes two things that the class hides: the divisor that clips gradients, and a flag on
-the device that skips a step, so that a gradient which is not finite needs no look from the host.
+the function takes what the class hides: a flag on the device that skips a step, so that a gradient
+which is not finite needs no look from the host.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,8 +30,11 @@ class AdamW:
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor], divisor: Tensor, skip: Tensor) -> None:
-        """Apply gradients / divisor, unless `skip` is 1; both are float32 scalars on the device."""
+        """Apply gradients / divisor (they are divided in place), unless `skip` is 1; both are
+        scalars on the device, the divisor of the gradients' type, `skip` float32."""
         s = self.settings
+        # Here and not by `grad_scale` below, which would round the divisor to float32.
+        torch._foreach_div_(list(gradients), divisor)
         adamw(
             list(self.parameters.values()),
             list(gradients),
@@ -40,7 +43,6 @@ class AdamW:
             [],
             self.counts,
             fused=True,
-            grad_scale=divisor,
             found_inf=skip,
             amsgrad=False,
             beta1=s.betas[0],

@@ -105,8 +105,8 @@ def controls(c: Collected) -> dict[str, tuple[str, str, str]]:
         extra = []
         if cell.get("penalty"):
             extra.append(f"penalty {cell['penalty']['weight']:g}")
-        if cell.get("interloop", "none") != "none":
-            extra.append("inter-loop norm")
+        if (norm := cell.get("interloop", "none")) != "none":
+            extra.append("inter-loop norm" + (" with a gain" if norm == "rms-gain" else ""))
         if (std := cell.get("init_std") or shared) is not None:
             extra.append(f"init {std}")
         found[cell["name"]] = (cell["loss"], cell["readout"], ", ".join(extra) or ABSENT)
