@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from blindspot.config.spec import RunSpec, canonical
-from blindspot.config.study import Study, merge, typed
+from blindspot.config.study import Study, merge
+from blindspot.config.yamltext import command_line
 from blindspot.errors import BlindspotError
 from toys import ROOT
 
@@ -152,6 +153,7 @@ def test_what_decides_the_weights_is_in_every_name(override):
         ({"tokenizer": {"kind": "bpe", "vocab_size": 2**33}}, ["tokenizer.vocab_size", str(2**32)]),
         ({"training": {"steps": 10}}, ["training", "steps", "epochs", "10"]),
         ({"corpus": {"kind": "hubb"}}, ["corpus", "hubb", "enwiki-sample"]),
+        ({"study": 1e5}, ["study", "string", "in quotes", "100000.0"]),
         ({"device": "tpu"}, ["device", "tpu", "cuda"]),
         ({"reuse": {"perloop-rsm": False}}, ["reuse.perloop-rsm", "use one of", "perloop-rms"]),
         ({"reuse": "never"}, ["reuse", "never"]),
@@ -169,7 +171,7 @@ def test_a_file_that_is_no_config_is_named(tmp_path):
         Study.load(BASE, [tmp_path / "nothere.yaml"])
     bad = tmp_path / "bad.yaml"
     bad.write_text("study: [")
-    with pytest.raises(BlindspotError, match=r"bad\.yaml: not valid YAML"):
+    with pytest.raises(BlindspotError, match=r"bad\.yaml: line 1: not valid YAML"):
         Study.load(BASE, [bad])
     bad.write_text("- a list")
     with pytest.raises(BlindspotError, match="expected keys with values"):
@@ -186,15 +188,17 @@ def test_a_study_that_lists_one_cell_means_that_cell(tmp_path):
     assert study.results.as_posix() == "results/mine"
 
 
-def test_nested_values_of_a_command_line_are_typed():
-    """S-07c: Snakemake hands `--config 'model={loops: 3}'` over with "3" as text."""
-    given = {"model": {"loops": "3"}, "training": {"epochs": "null", "steps": "7"}, "device": "cpu"}
-    study = load(**typed(given))
+def test_settings_of_a_command_line_are_read_as_those_of_a_file():
+    """S-07c: Snakemake's own reading of `--config 'model={loops: 3}'` has "3" as text."""
+    study = load(**command_line(["model={loops: 3}", "training={epochs: null, steps: 7}"]))
     assert study.config.model.loops == 3
     assert study.config.training.steps == 7
-    assert load(**typed({"grid": {"seeds": ["7", "8"]}})).config.grid.seeds == (7, 8)
+    seeds = load(**command_line(["grid={seeds: [7, 8]}", "device=cpu"])).config.grid.seeds
+    assert seeds == (7, 8)
     with pytest.raises(BlindspotError, match=r"model.loops.*true"):
-        load(**typed({"model": {"loops": "true"}}))
+        load(**command_line(["model={loops: true}"]))
+    with pytest.raises(BlindspotError, match=r"--config: key 'work' is there twice"):
+        command_line(["work=a", "work=b"])
 
 
 def test_merging_replaces_corpora_and_lists_and_joins_the_rest():
@@ -255,8 +259,8 @@ def test_cells_that_differ_in_loss_alone_share_an_architecture():
 
 def test_reuse_names_all_runs_or_those_of_a_cell():
     assert load().remade == load(reuse={"perloop-raw": True}).remade == []
-    assert load(**typed({"reuse": "false"})).remade == load().runs
-    mine = load(**typed({"reuse": {"perloop-raw": "false"}})).remade
+    assert load(**command_line(["reuse=false"])).remade == load().runs
+    mine = load(**command_line(["reuse={perloop-raw: false}"])).remade
     assert [run.cell for run in mine] == ["perloop-raw"] * 6
     assert load(reuse=False, work="/elsewhere").config.identity() == load().config.identity()
 

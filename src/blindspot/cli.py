@@ -146,8 +146,9 @@ def collect(config: Configs, out: Folder, override: Override = "{}") -> None:
     """Gather the results of a study into tidy CSVs."""
     from blindspot.collect.collect import collect as gather
     from blindspot.config.study import Study
+    from blindspot.config.yamltext import from_json
 
-    gather(Study.load(config[0], config[1:], json.loads(override)), out)
+    gather(Study.load(config[0], config[1:], from_json(override, "--override")), out)
 
 
 @app.command()
@@ -192,9 +193,10 @@ def doctor(
 ) -> None:
     """Check a Slurm cluster with one tiny job, and say what to change."""
     from blindspot.config.study import Study
+    from blindspot.config.yamltext import from_json
     from blindspot.plan.doctor import Doctor, examine
 
-    study = Study.load(config[0], config[1:], json.loads(override))
+    study = Study.load(config[0], config[1:], from_json(override, "--override"))
     examine(Doctor(study, json.loads(resources), folder=folder, latency=latency))
 
 

@@ -14,7 +14,8 @@ try:
     from blindspot import provenance
     from blindspot.config.runfiles import RunFiles
     from blindspot.config.spec import canonical, digest
-    from blindspot.config.study import Study, typed
+    from blindspot.config.study import Study
+    from blindspot.config.yamltext import command_line
     from blindspot.errors import BlindspotError
     from blindspot.publish import catalogue
     from blindspot.publish.summary import summary
@@ -33,11 +34,15 @@ os.environ.update(PATH=os.pathsep.join([str(Path(sys.executable).parent), *os.ge
 
 BASE = Path(os.path.relpath(Path(workflow.basedir) / "config.yaml"))
 OVERLAYS = [Path(os.path.relpath(p)) for p in workflow.config_settings.configfiles]
-OVERRIDE = typed(workflow.config_settings.config)
 
 # No `configfile:` directive: Snakemake would merge a study's cells into the base's seven. The rule
-# here is blindspot's own (see study.py), with the same --configfile and --config.
+# here is blindspot's own (see study.py), with the same --configfile and --config; the latter is read
+# from the words as they were typed, because Snakemake's reading of them differs from that of files.
 try:
+    if workflow.is_main_process:
+        arguments.refuse_second_config(sys.argv)
+    GIVEN = command_line(workflow.config_settings.config_args)
+    OVERRIDE = dict(GIVEN)
     study = Study.load(BASE, OVERLAYS, OVERRIDE)
 except BlindspotError as error:
     # The message alone: Snakemake would put a trace through these rules around it.
@@ -58,7 +63,7 @@ REPORT_ARGUMENTS = arguments.snakemake(
     Path(os.path.relpath(workflow.main_snakefile)), OVERLAYS, OVERRIDE
 )
 # `reuse` changes what would run, so all of it.
-ASK_ARGUMENTS = arguments.asked(BASE, OVERLAYS, typed(workflow.config_settings.config))
+ASK_ARGUMENTS = arguments.asked(BASE, OVERLAYS, GIVEN)
 #: Targets that only publish what is there: whatever is missing, they never train.
 PUBLISHING = {"figures", "tables", "claims", "readme", "report", "collect"}
 #: Targets that answer a question and make nothing.

@@ -12,9 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from blindspot.config import yamltext
 from blindspot.config.digests import Digests, identified, pinned
 from blindspot.config.execution import Execution
 from blindspot.config.revisions import THROUGHPUT_REVISION
@@ -193,10 +193,10 @@ class Study:
 
         Raises `BlindspotError` that names the file or key at fault.
         """
-        values = _read(base)
+        values = yamltext.read(base)
         for path in overlays:
             if path.resolve() != base.resolve():
-                values = merge(values, _read(path))
+                values = merge(values, yamltext.read(path))
         values = merge(values, override or {})
         where = ", ".join(str(p) for p in [base, *overlays])
         return cls.of(values, where)
@@ -327,18 +327,6 @@ def _digests(config: Config) -> Digests:
     return Digests(Path(config.work) / "digests.json")
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BlindspotError(f"{path}: no such config file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BlindspotError(f"{path}: not valid YAML: {error}") from None
-    if not isinstance(values, dict):
-        raise BlindspotError(f"{path}: expected keys with values, got {values!r}")
-    return values
-
-
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Lay `over` over `base`; see the module's docstring for the rule."""
     merged = dict(base)
@@ -359,15 +347,6 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def typed(value: Any) -> Any:
-    """Values of a command line, where Snakemake leaves what is nested as text: "3" is 3 in YAML."""
-    if isinstance(value, Mapping):
-        return {key: typed(member) for key, member in value.items()}
-    if isinstance(value, list):
-        return [typed(member) for member in value]
-    return yaml.safe_load(value) if isinstance(value, str) else value
-
-
 def explain(error: ValidationError, where: str) -> str:
     """One line a fault: the key, its value, what would be right."""
     lines = []
@@ -383,6 +362,8 @@ def explain(error: ValidationError, where: str) -> str:
             message = "unknown key; check its spelling against config.yaml"
         elif fault["type"] == "missing":
             message, value = "missing", None
+        elif fault["type"] == "string_type" and isinstance(value, (bool, int, float)):
+            message += "; put it in quotes"
         shown = ""
         if not isinstance(value, (dict, BaseModel)) and fault["type"] != "missing":
             shown = f" (got {json.dumps(value, default=str)})"

@@ -3,7 +3,6 @@
 They read the config as Snakemake does: ./config.yaml, and `--configfile studies/demo.yaml` over it.
 """
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from rich.console import Console
 
 from blindspot import provenance
 from blindspot.config.study import Study
+from blindspot.config.yamltext import from_json
 
 app = typer.Typer()
 
@@ -28,7 +28,7 @@ BASE = Path("config.yaml")
 
 def load(base: Path, files: list[Path] | None, override: str) -> Study:
     """The study that these options name."""
-    return Study.load(base, files or [], json.loads(override))
+    return Study.load(base, files or [], from_json(override, "--override"))
 
 
 @app.command()

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from blindspot.errors import BlindspotError
 from blindspot.settings import canonical
 
 
@@ -31,3 +32,13 @@ def snakemake(snakefile: Path, overlays: Sequence[Path], override: Mapping[str, 
     words += ["--config"] if override else []
     words += [f"{key}={canonical(value)}" for key, value in override.items()]
     return shlex.join(words)
+
+
+def refuse_second_config(words: Sequence[str]) -> None:
+    """Refuse a command line with `--config` in two places: Snakemake takes the last alone."""
+    given = [w for w in words if w in ("--config", "-C") or w.startswith("--config=")]
+    if len(given) > 1:
+        raise BlindspotError(
+            "--config is there twice, and Snakemake would take the last alone; give it once, with "
+            "all keys behind it: --config KEY=VALUE KEY=VALUE"
+        )
