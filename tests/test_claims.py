@@ -168,8 +168,37 @@ def test_a_seed_that_is_missing_is_named(paper: Path):
         for n, f in tables.items()
     }
     c.frame = gone.__getitem__  # type: ignore[method-assign]
+    rows = claims.evaluate(c).set_index("claim")
+    row = rows.loc["drift"]
+    assert (row["seeds"], row["note"]) == (2, "2 of 3 seeds; no value of seed 42")
+    # What is not there may turn the verdict: none is given until it is.
+    about = [n for n, claim in claims.claims().items() if "perloop-raw" in claim.cells]
+    assert set(rows.loc[about, "verdict"]) == {"not decided", "not measured"}
+    assert set(rows.loc[[*BOTH], "verdict"]) == {"not measured"}
+    assert rows.loc["k-invariance", "verdict"] == "supported"
+
+
+def test_a_failed_run_is_part_of_the_claim(paper: Path):
+    """It will never be there: the others decide, and the claim says which one failed and when."""
+    c = Collected(paper)
+    run = c.runs.query("cell == 'perloop-raw' and seed == 42")["run"].item()
+    reason = "failed at step 15: at step 15 the loss is nan"
+    c.study["missing"] = [{"run": run, "reason": reason}]
+    tables = {p.stem: pd.read_csv(p) for p in paper.glob("*.csv")}
+    gone = {n: f if n == "throughput" else f[f["run"] != run] for n, f in tables.items()}
+    c.frame = gone.__getitem__  # type: ignore[method-assign]
+    rows = claims.evaluate(c).set_index("claim")
+    row = rows.loc["drift"]
+    assert (row["seeds"], row["verdict"]) == (2, "supported")
+    assert row["note"] == "2 of 3 seeds; seed 42: perloop-raw failed at step 15"
+    # Another seed that is only not there yet still keeps the claim open.
+    other = run.replace("seed42", "seed101")
+    rest = {n: f if n == "throughput" else f[f["seed"] != 101] for n, f in gone.items()}
+    c.frame = rest.__getitem__  # type: ignore[method-assign]
+    c.study["missing"].append({"run": other, "reason": "not trained"})
+    del c.failures
     row = claims.evaluate(c).set_index("claim").loc["drift"]
-    assert (row["seeds"], row["note"]) == (2, "2 of 3 seeds")
+    assert row["verdict"] == "not decided" and "no value of seed 101" in row["note"]
 
 
 def test_published_values_are_of_one_corpus(paper: Path):

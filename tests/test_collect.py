@@ -144,7 +144,7 @@ def test_a_run_that_failed_is_named_with_its_step(copy: Path, tmp_path: Path):
     reason = "failed at step 15: at step 15 the loss is nan"
     assert c.study["missing"] == [{"run": run.name, "reason": reason}]
     assert "perloop-rms at 44m (seed 42: failed at step 15)" in c.missing()
-    assert c.failed == {("44m", "perloop-rms"): 1}
+    assert c.failures == {("44m", "perloop-rms"): {42: "failed at step 15"}}
     (folder / "failed.json").write_text(json.dumps(record | {"hash": "0"}))
     with pytest.raises(BlindspotError, match="not the record of run"):
         collect(study, tmp_path / "c")

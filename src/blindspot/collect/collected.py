@@ -2,7 +2,6 @@
 
 import io
 import warnings
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import exp, nan
@@ -156,10 +155,14 @@ class Collected:
         return self.frame("runs")
 
     @cached_property
-    def failed(self) -> dict[tuple[str, str], int]:
-        """How many runs of a (size, cell) ended without weights; none where none did."""
-        found = [e["run"] for e in self.study["missing"] if e["reason"].startswith("failed")]
-        return dict(Counter(_condition(run)[:2] for run in found))
+    def failures(self) -> dict[tuple[str, str], dict[int, str]]:
+        """By (size, cell) the seeds whose run ended without weights, and at which step."""
+        found: dict[tuple[str, str], dict[int, str]] = {}
+        for entry in self.study["missing"]:
+            if entry["reason"].startswith("failed"):
+                size, cell, seed = _condition(entry["run"])
+                found.setdefault((size, cell), {})[seed] = entry["reason"].partition(":")[0]
+        return found
 
     @cached_property
     def initializations(self) -> dict[str, dict[str, str]]:

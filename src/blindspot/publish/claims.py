@@ -3,12 +3,14 @@
     write(collected, out)       -> out/claims.csv, out/claims.md
     summary(out / "claims.csv") -> one line
 
-One row a claim and size, with one of five verdicts. The interval is the 95 % t-interval over seeds.
+One row a claim and size, with one of six verdicts. The interval is the 95 % t-interval over seeds.
 A size of one seed can have no verdict: its rows are in the CSV alone, with the verdict `one seed`.
 
     supported       the whole interval fulfils the criterion
     contradicted    no part of it does
     inconclusive    the interval straddles the criterion, or there are fewer than two seeds
+    not decided     a planned seed is not there yet, or has no such value; one whose training failed
+                    is named instead, and the verdict is that of the others
     conflict        the paper reports the number in several places; ours, each read as that place
                     read it, agrees with one and refutes another
     not measured    something that the claim is about is not there; no verdict comes from that. A
@@ -39,11 +41,12 @@ from blindspot.publish.catalogue import CLAIMS
 from blindspot.publish.quantities import QUANTITIES, Frames, Quantity, Values
 from blindspot.publish.typeset import ABSENT, interval, markdown, page
 
-Verdict = Judgement | Literal["conflict", "not measured", "one seed"]
+Verdict = Judgement | Literal["not decided", "conflict", "not measured", "one seed"]
 VERDICTS: tuple[Verdict, ...] = (
     "supported",
     "contradicted",
     "inconclusive",
+    "not decided",
     "conflict",
     "not measured",
     "one seed",
@@ -152,12 +155,40 @@ class Finding:
     note: str = ""
 
 
+@dataclass(frozen=True)
+class _Seeds:
+    """The seeds that a claim is planned for, and those with a run that failed: seed -> which."""
+
+    planned: list[int]
+    failed: dict[int, str]
+
+    @classmethod
+    def of(cls, c: Collected, claim: Claim, size: str, planned: list[int]) -> Self:
+        partners = c.initializations if claim.both else {}
+        failed = {
+            seed: f"{cell} {why}"
+            for cell in claim.cells
+            for one in partners.get(cell, {"": cell}).values()
+            for seed, why in c.failures.get((size, one), {}).items()
+        }
+        return cls(planned, failed)
+
+    def note(self, values: Values) -> tuple[bool, str]:
+        """Whether the values are all there will be, and what to say of those that are not there."""
+        lost = [seed for seed in self.planned if seed not in values]
+        failed = [f"seed {seed}: {self.failed[seed]}" for seed in lost if seed in self.failed]
+        rest = [str(seed) for seed in lost if seed not in self.failed]
+        notes = [f"{len(values)} of {len(self.planned)} seeds", *failed]
+        notes += [f"no value of seed {', '.join(rest)}"] if rest else []
+        return not rest, "; ".join(notes) if lost else ""
+
+
 def evaluate(c: Collected) -> pd.DataFrame:
     """The ledger: `COLUMNS`, one row a claim and size of the study's config."""
     frames = {name: Frames(c, name) for name in PROTOCOLS}
     planned = {size["name"]: size["seeds"] for size in c.study["sizes"]}
     rows = [
-        _row(name, claim, size, seeds, _find(claim, frames, size))
+        _row(name, claim, size, _find(claim, frames, size), _Seeds.of(c, claim, size, seeds))
         for name, claim in claims().items()
         for size, seeds in planned.items()
     ]
@@ -255,15 +286,21 @@ def _judge(quantity: Quantity, values: Values, low: float, high: float) -> Verdi
     return judge(ours, *(x if abs(x) == inf else quantity.scale(x) for x in (low, high)))
 
 
-def _row(name: str, claim: Claim, size: str, seeds: list[int], found: Finding) -> dict[str, object]:
+def _row(name: str, claim: Claim, size: str, found: Finding, seeds: _Seeds) -> dict[str, object]:
     quantity = QUANTITIES[claim.quantity]
     ours = _summary(quantity, found.values)
     back = exp if quantity.log else float
+    complete, lost = seeds.note(found.values)
+    verdict: Verdict = found.verdict
+    if len(seeds.planned) < 2:
+        verdict = "one seed"
+    elif found.values and not complete:
+        verdict = "not decided"
     notes = [found.note]
-    if found.values and len(found.values) < len(seeds):
-        notes.append(f"{len(found.values)} of {len(seeds)} seeds")
-    if not found.values and not found.note:
-        notes.append("results are missing")
+    if found.values:
+        notes.append(lost)
+    elif not found.note:
+        notes.append("results are missing" if not complete else lost)
     return {
         "claim": name,
         "size": size,
@@ -275,7 +312,7 @@ def _row(name: str, claim: Claim, size: str, seeds: list[int], found: Finding) -
         "paper": claim.reported(size),
         "source": claim.source,
         "criterion": claim.criterion(quantity.unit),
-        "verdict": found.verdict if len(seeds) > 1 else "one seed",
+        "verdict": verdict,
         "statement": claim.claim,
         "note": "; ".join(note for note in notes if note),
     }
@@ -323,7 +360,8 @@ def _shown_ledger(c: Collected, ledger: pd.DataFrame) -> tuple[pd.DataFrame, str
     alone = ledger.loc[ledger["verdict"] == "one seed", "size"].unique()
     meaning = (
         "Supported: the whole interval fulfils the criterion; contradicted: no part of it does; "
-        "inconclusive: it straddles the criterion, or there are fewer than two seeds; conflict: "
+        "inconclusive: it straddles the criterion, or there are fewer than two seeds; not decided: "
+        "a planned seed has no value yet (one whose training failed is named instead); conflict: "
         "ours agrees with one of the paper's own values and refutes another; not measured: "
         "something that the claim is about is not there, or the models predict no better than "
         "token frequencies."

@@ -43,7 +43,7 @@ def main(c: Collected) -> Table:
             "control": [kind[cell][2].replace(ABSENT, "") for cell in both["cell"]],
             "seeds": both["seeds"].fillna(0).astype(int),
             "failed": [
-                c.failed.get(key, 0) for key in zip(both["size"], both["cell"], strict=True)
+                len(c.failures.get(key, ())) for key in zip(both["size"], both["cell"], strict=True)
             ],
             "protocol": "full",
             **{f"{v}{end}": both[f"{v}{end}"] for v in ("ppl", "norm") for end in ENDS},

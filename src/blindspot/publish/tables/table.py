@@ -47,7 +47,7 @@ def every_cell(c: Collected, frame: pd.DataFrame, more: Sequence[str] = ()) -> p
 def counted(c: Collected, size: str, cell: str, seeds: float) -> str:
     """How many seeds, and how many runs failed: `2 (1 failed)`."""
     n = 0 if pd.isna(seeds) else int(seeds)
-    failed = c.failed.get((size, cell), 0)
+    failed = len(c.failures.get((size, cell), ()))
     return f"{n} ({failed} failed)" if failed else str(n)
 
 
