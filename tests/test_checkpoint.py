@@ -1,5 +1,10 @@
 """Checkpoints and result files are whole, or refused, or absent."""
 
+import errno
+import os
+import stat
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -84,3 +89,20 @@ def test_atomic_files_are_whole_or_absent(tmp_path):
     with pytest.raises(ValueError, match="Out of range"):
         files.write_json(tmp_path / "x.json", {"loss": float("nan")})
     assert not (tmp_path / "x.json").exists()
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP, errno.EIO])
+def test_a_file_system_that_cannot_sync_folders_is_no_error(number, tmp_path, monkeypatch):
+    """SMB and some FUSE mounts say EINVAL; a disk that fails must still be heard."""
+    real = os.fsync
+
+    def fsync(file):
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            raise OSError(number, os.strerror(number))
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    failing = pytest.raises(OSError, match="Input/output") if number == errno.EIO else nullcontext()
+    with failing:
+        files.write_text(tmp_path / "a.txt", "whole")
+    assert (tmp_path / "a.txt").read_text() == "whole"

@@ -26,6 +26,7 @@ GROUND = {
     "files": {"errors", "settings"},
     "provenance": set(),
     "tensorfile": {"errors", "files"},
+    "locks": {"errors", "provenance"},
 }
 
 

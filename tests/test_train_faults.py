@@ -1,6 +1,7 @@
 """Numbers that are not finite, full disks, folders that can't be written, clocks that leap."""
 
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ from blindspot import tensorfile
 from blindspot.config.runfiles import WEIGHTS
 from blindspot.config.spec import Training
 from blindspot.errors import BlindspotError, LockedError, NonFiniteError
-from blindspot.training import checkpoint, lock
+from blindspot.training import checkpoint
 from blindspot.training import train as training
 from blindspot.training.engine import Engine
 from blindspot.training.lock import exclusive
@@ -256,7 +257,7 @@ def test_a_file_system_without_locks_is_told_from_a_lock_that_is_held(tmp_path, 
         raise OSError(errno.ENOLCK, "No locks available")
 
     with monkeypatch.context() as patch:
-        patch.setattr(lock.fcntl, "flock", unable)
+        patch.setattr(fcntl, "flock", unable)
         with (
             pytest.raises(BlindspotError, match="No locks available") as caught,
             exclusive(tmp_path),

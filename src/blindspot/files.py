@@ -4,6 +4,7 @@ Text, CSV, JSON, sealed records, digests.
 """
 
 import csv
+import errno
 import hashlib
 import io
 import json
@@ -32,13 +33,22 @@ def atomic_path(path: Path) -> Iterator[Path]:
         with open(temporary, "rb") as handle:
             os.fsync(handle.fileno())
         os.replace(temporary, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename in it last. Some file systems (SMB, some FUSE mounts) can't sync a folder, and
+    say that the call is invalid or not supported; there the rename lasts when they see to it."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+    finally:
+        os.close(handle)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -14,14 +14,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from durable_jobs import ClusterError
+
 
 def lock(path: Path, wait: bool = False) -> Any:
-    """The open file, locked until the last process that has it open ends; None if it is taken."""
+    """The open file, locked until the last process that has it open ends; None if it is taken.
+
+    Raises ClusterError where the file system has no locks. (A library's locks are not inherited; a
+    runner and an sbatch must hold theirs when this process is gone.)
+    """
     handle = path.open("a")
-    with suppress(BlockingIOError):
+    try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         return handle
-    return handle.close()
+    except BlockingIOError:
+        return handle.close()
+    except OSError as error:
+        handle.close()
+        raise ClusterError(
+            f"{path}: its file system can't lock files ({error.strerror}), so two controllers "
+            f"could meet there; mount it with locks, or set submitit-folder to another file system"
+        ) from None
 
 
 @dataclass
