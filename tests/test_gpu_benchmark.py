@@ -47,7 +47,14 @@ MISSING = [
     "yaml",
 ]
 #: What docs/gpu.md has people carry to the GPU machine.
-CARRIED = ["annotated_types", "pydantic", "pydantic_core", "safetensors", "typing_inspection"]
+CARRIED = [
+    "annotated_types",
+    "pydantic",
+    "pydantic_core",
+    "pyyaml",
+    "safetensors",
+    "typing_inspection",
+]
 BARE = f"""
 import sys
 from importlib.machinery import PathFinder
@@ -201,6 +208,12 @@ def test_the_frontier_has_every_depth_of_both_sizes(done):
 
 def test_trainings_have_equal_steps_and_show_what_readouts_do(done):
     trained = rows(done[0], "runs")
+    tokens = TINY.sizes["44m"]["batch"] * TINY.context
+    for row in trained:
+        # The first step, which may compile, counts for neither time nor tokens.
+        assert int(row["tokens"]) == TINY.most_steps * tokens
+        seen = float(row["tokens_per_s"]) * float(row["seconds"])
+        assert seen == pytest.approx((TINY.most_steps - 1) * tokens, rel=1e-3)
     assert [row["run"] for row in trained] == [t.name for t in TRAININGS]
     assert {(row["steps"], row["finished"]) for row in trained} == {(str(TINY.most_steps), "1")}
     radial, ppl, norms, logged = (
@@ -213,7 +226,7 @@ def test_trainings_have_equal_steps_and_show_what_readouts_do(done):
             math.exp(float(r["ce"])) == pytest.approx(float(r["ppl"]), rel=1e-3) for r in own
         )
         assert [int(r["k"]) for r in norms if r["run"] == training.name] == [0, 1, 2]
-        mine = [r for r in logged if r["run"] == training.name]
+        mine = [r for r in logged if r["run"] == training.name and r["split"] == "train"]
         assert {int(r["step"]) for r in mine} == set(range(1, TINY.most_steps + 1))
         for row in radial:
             kind = (row["run"], row["source"], row["path"], row["dtype"])

@@ -88,19 +88,17 @@ def test_perplexity_by_depth_is_that_of_the_plain_reference(tokens):
         assert ppl == pytest.approx(math.exp(nll[k] / 40), rel=1e-4)
 
 
-def test_an_engine_started_again_is_as_if_new():
-    other = TINY.run("44m", "perloop-rms", init_std=0.02)
-    used = engine(TINY.run("44m", "perloop-rms"), torch.device("cpu"))
-    bench = Bench("test", TINY, torch.device("cpu"), Path("unused"), math.inf)
-    for step in range(3):
-        used.step(bench.ids(other), step)
-    cells.restart(used, other)
-    fresh = engine(other, torch.device("cpu"))
-    for step in range(2):
-        for each in (used, fresh):
-            each.step(bench.ids(other, step), step)
-    for a, b in zip(used.parameters, fresh.parameters, strict=True):
-        assert torch.equal(a, b)
+def test_a_training_that_time_runs_out_on_is_kept_as_unfinished(tokens, tmp_path):
+    data = Tokens.open(tokens[0])
+    bench = Bench("cells", TINY, torch.device("cpu"), tmp_path, time.monotonic() + 2)
+    trainings = cells.Trainings(bench, data, known={})
+    trainings.schedule = cells.Schedule(runs=1, steps=1_000_000)
+    trainings._one(TRAININGS[0], tmp_path)
+    (made,) = rows(tmp_path, "runs")
+    assert made["finished"] == "0"
+    assert 0 < int(made["steps"]) < 1_000_000
+    assert {row["steps"] for row in rows(tmp_path, "norms")} == {made["steps"]}
+    assert rows(tmp_path, "trajectory")[-1]["run"] == TRAININGS[0].name
 
 
 def test_the_references_first_step_is_the_engines():

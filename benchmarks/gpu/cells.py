@@ -3,19 +3,24 @@
 A normal initialization of standard deviation 0.02 stands beside PyTorch's default, which makes the
 tied embedding N(0, 1): whether the drift of norms is the initialization's is what they decide.
 
-    runs.csv         what was trained: steps, seconds, tokens/s (data, log and all), compiled or not
-    trajectory.csv   of training batches: as training/trajectory.py, led by the run's name
+    runs.csv         what was trained: steps and tokens; seconds and tokens/s from the first logged
+                     step to the last (data, log and all); compiled or not, and if so how long the
+                     first step took
+    trajectory.csv   as training/trajectory.py, led by the run's name
     perplexity.csv   validation, float32, every scored target once, by depth
     norms.csv        as measure/norms.py
     gradients.csv    as measure/gradients.py: radial fractions (`cos_abs_mean`)
 
-All but runs.csv begin with `run` and `steps`. Steps are planned when the first run's speed is seen;
-compiled, where section `speed` shows that this gives more of them.
+All but runs.csv begin with `run` and `steps`. The trainer is the product's; only steps are planned
+here, when their speed is seen; compiled, where section `speed` shows that this gives more of them.
 """
 
 import csv
 import dataclasses
 import math
+import signal
+import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,16 +29,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from blindspot.config.execution import Execution
 from blindspot.config.flops import training_per_token
 from blindspot.config.spec import Measurement, RunSpec
 from blindspot.data.tokens import Tokens
-from blindspot.data.windows import Batches, count, scoring
+from blindspot.data.windows import count, scoring
+from blindspot.errors import InterruptedRunError
 from blindspot.lm.heads import token_cross_entropy
-from blindspot.lm.model import LoopedLM
 from blindspot.measure import gradients, norms
 from blindspot.measure.subject import Subject
-from blindspot.training import trajectory
-from blindspot.training.engine import Engine
+from blindspot.training import stopping, trajectory
+from blindspot.training.train import Job, Progress, Trainer
 from gpu.bench import Bench, engine
 from gpu.plan import TRAININGS, Plan, Training
 
@@ -52,7 +58,7 @@ RUNS = (
     "finished",
 )
 PERPLEXITY = ("run", "steps", "k", "tokens", "ce", "ppl")
-#: Steps between rows of the trajectory, as a share of all.
+#: Rows of the trajectory that a run of many steps has, about.
 LOGGED = 20
 #: Seconds to measure a run's weights, reckoned before the first was; and in every plan, a reserve.
 MEASURING, RESERVE = 8.0, 0.08
@@ -140,114 +146,114 @@ class Trainings:
         #: Known when the first run has begun.
         self.schedule: Schedule | None = None
         self.costs = Costs(0.0, 0.0)
-        self.made: Engine | None = None
+        #: Whose graph is compiled.
         self.cell = ""
 
     def run(self) -> None:
         for training in TRAININGS:
-            if training.cell != self.cell:
-                self.made, self.cell = None, training.cell
+            new = training.cell != self.cell
+            if new:
                 self.bench.forget()
                 self.bench.free()
             if self.schedule is not None:
                 # A run that cannot end is not begun: what is compared has equal steps.
-                new = self.costs if self.made is None else self.costs._replace(compile=0.0)
+                costs = self.costs if new else self.costs._replace(compile=0.0)
                 steps = self.schedule.steps or self.bench.plan.least_steps
-                needed = seconds(self.bench.plan, training.cell, steps, new, self.measuring)
+                needed = seconds(self.bench.plan, training.cell, steps, costs, self.measuring)
                 if not self.bench.fits(training.name, needed):
                     continue
-            with self.bench.case(training.name):
-                self._one(training)
+            self.cell = training.cell
+            with self.bench.case(training.name), tempfile.TemporaryDirectory() as state:
+                self._one(training, Path(state))
 
-    def _one(self, training: Training) -> None:
-        spec = self.bench.plan.run(SIZE, training.cell, init_std=training.init_std)
-        batches = Batches(self.data.split("train"), spec.windows, spec.batch, spec.seed)
-        first: float | None = None
-        if self.made is None:
-            made = engine(spec, self.bench.device, compile=self.compiled)
-            first = self.bench.seconds(lambda: self._step(made, batches, 0))
-            self.made = made
+    def _one(self, training: Training, state: Path) -> None:
+        plan, start = self.bench.plan, time.monotonic()
+        spec = plan.run(
+            SIZE, training.cell, data=self.data.meta["data"], init_std=training.init_std
+        )
         if self.schedule is None:
-            self.schedule = self._plan(self.made, batches, first or 0.0)
-        if not self.schedule.steps:
-            raise TimeoutError(f"not even {self.bench.plan.least_steps} steps fit")
-        restart(self.made, spec)
-        done = self._train(self.made, batches, training, spec, first)
-        self._measure(self.made, training, spec, done)
+            self.schedule = self._plan(spec)
+            start = time.monotonic()
+        steps = self.schedule.steps
+        if not steps:
+            raise TimeoutError(f"not even {plan.least_steps} steps fit")
+        amounts = {"steps": steps, "log_every": max(1, steps // LOGGED), "validate_every": steps}
+        settings = spec.training.model_copy(update=amounts)
+        job = Job(
+            training.name,
+            spec.model_copy(update={"training": settings}),
+            self.data.folder,
+            out=state,
+            state=state,
+            device=self.bench.device.type,
+            threads=torch.get_num_threads(),
+            execution=Execution(compile=self.compiled),
+        )
+        trainer = Trainer(job)
+        self._train(trainer, training)
+        self._measure(trainer, training.name)
+        extra = time.monotonic() - start - trainer.progress.seconds
+        self.measuring = max(self.measuring, extra)
 
-    def _plan(self, made: Engine, batches: Batches, first: float) -> Schedule:
+    def _plan(self, spec: RunSpec) -> Schedule:
         bench = self.bench
-        step = bench.seconds(lambda: self._step(made, batches, 0), times=5)
-        if self.compiled:
-            # Section `speed` may have left this cell's graph in the compiler's cache.
-            self.costs = Costs(step, max(first, self.known["compiled"].compile))
-        else:
-            self.costs = Costs(step, 0.0)
-        # This cell is compiled by now.
-        left = bench.left + self.costs.compile
+        made, ids = engine(spec, bench.device, compile=self.compiled), bench.ids(spec)
+        first = bench.seconds(lambda: made.step(ids, 0))
+        step = bench.seconds(lambda: made.step(ids, 0), times=5)
+        # Section `speed` may have left this cell's graph in the compiler's cache.
+        compile_s = max(first, self.known["compiled"].compile) if self.compiled else 0.0
+        self.costs = Costs(step, compile_s)
+        # This cell is compiled by now; an engine of the same shape takes up the graph.
+        left = bench.left + compile_s
         found = schedule(left, self.costs, bench.plan, self.measuring)
-        windows = count(len(self.data.split("train")), made.spec.windows)
+        windows = count(len(self.data.split("train")), spec.windows)
         print(
             f"{found.runs} runs of {found.steps} steps "
-            f"({found.steps * made.spec.batch / windows:.1f} passes over the windows), "
+            f"({found.steps * spec.batch / windows:.1f} passes over the windows), "
             f"{1e3 * step:.1f} ms a step, {first:.1f} s to the first",
             flush=True,
         )
         return found
 
-    def _step(self, made: Engine, batches: Batches, step: int, look: bool = False) -> None:
-        ids = torch.from_numpy(batches[step])
-        if self.bench.device.type == "cuda":
-            ids = ids.pin_memory().to(self.bench.device, non_blocking=True)
-        made.step(ids, step, look)
+    def _train(self, trainer: Trainer, training: Training) -> None:
+        """Train to the end, or until there is just time to measure; keep what is known."""
+        with stopping.noted():
+            left = max(0.0, self.bench.left - self.measuring)
+            end = threading.Timer(left, stopping.request, [signal.SIGUSR2])
+            end.start()
+            try:
+                trainer.run()
+            except InterruptedRunError as error:
+                print(error, flush=True)
+            finally:
+                end.cancel()
+                done = trainer.progress
+                self.trajectory.add(*([training.name, *row] for row in done.rows))
+        if not done.timing:
+            raise TimeoutError("no time was left for a step")
+        per_step = trainer.spec.batch * trainer.spec.windows.length
+        lead = [training.name, training.cell, training.init_std, SIZE]
+        first = done.timing[0][1] if self.compiled else None
+        finished = int(done.step == trainer.steps)
+        amount = [done.step, done.step * per_step, *speed(done, per_step)]
+        self.runs.add([*lead, *amount, int(self.compiled), first, finished])
 
-    def _train(
-        self,
-        made: Engine,
-        batches: Batches,
-        training: Training,
-        spec: RunSpec,
-        compile_s: float | None,
-    ) -> int:
-        """Train and log; the steps that were done."""
-        assert self.schedule is not None
-        bench, steps = self.bench, self.schedule.steps
-        every = max(1, steps // LOGGED)
-        per_step = spec.batch * spec.windows.length
-        bench.wait()
-        start, done = time.monotonic(), 0
-        while done < steps:
-            look = done == 0 or (done + 1) % every == 0 or done + 1 == steps
-            self._step(made, batches, done, look)
-            done += 1
-            if not look:
-                continue
-            _, failed = made.harvest()
-            table, norm = made.seen()
-            rows = trajectory.rows(done, done * per_step, "train", table, norm)
-            self.trajectory.add(*([training.name, *row] for row in rows))
-            if failed is not None:
-                raise FloatingPointError(f"step {failed + 1} is not finite")
-            if bench.left < self.measuring:
-                break
-        bench.wait()
-        seconds = time.monotonic() - start
-        lead = [training.name, training.cell, training.init_std, SIZE, done, done * per_step]
-        speed = [seconds, done * per_step / seconds, int(self.compiled), compile_s]
-        self.runs.add([*lead, *speed, int(done == steps)])
-        return done
-
-    def _measure(self, made: Engine, training: Training, spec: RunSpec, done: int) -> None:
-        plan, start = self.bench.plan, time.monotonic()
+    def _measure(self, trainer: Trainer, name: str) -> None:
+        plan, done = self.bench.plan, trainer.progress.step
         settings = Measurement(norm_tokens=plan.norm_tokens, probe_tokens=plan.probe_tokens)
-        subject = Subject(made.model.eval(), spec, settings, self.data)
+        subject = Subject(trainer.model.eval(), trainer.spec, settings, self.data)
         rows = perplexity(subject, plan.scored_tokens)
-        self.perplexity.add(*([training.name, done, *row] for row in rows))
-        for name, module in (("norms", norms), ("gradients", gradients)):
-            table: Sequence[Sequence[Any]] = module.measure(subject)[name]
-            self.measured[name].add(*([training.name, done, *row] for row in table))
-        made.model.train()
-        self.measuring = max(self.measuring, time.monotonic() - start)
+        self.perplexity.add(*([name, done, *row] for row in rows))
+        for file, module in (("norms", norms), ("gradients", gradients)):
+            table: Sequence[Sequence[Any]] = module.measure(subject)[file]
+            self.measured[file].add(*([name, done, *row] for row in table))
+
+
+def speed(done: Progress, per_step: int) -> tuple[float, float | None]:
+    """Seconds from the first to the last logged step, and tokens/s in them: without compiling."""
+    (first, start, _), (last, end, _) = done.timing[0], done.timing[-1]
+    taken = end - start
+    return taken, (last - first) * per_step / taken if taken > 0 else None
 
 
 @torch.no_grad()
@@ -271,21 +277,3 @@ def perplexity(subject: Subject, budget: int) -> list[list[Any]]:
             sums[k - 1] += float(nll[fresh.to(nll.device)].double().sum())
     n = len(stream) - 1
     return [[k, n, s / n, math.exp(min(s / n, 700))] for k, s in enumerate(sums, start=1)]
-
-
-@torch.no_grad()
-def restart(made: Engine, spec: RunSpec) -> None:
-    """Give an engine the initial weights of `spec` and an optimizer that has done nothing.
-
-    Only the initialization may differ from the engine's own specification; its graph is kept.
-    """
-    torch.manual_seed(spec.seed)
-    fresh = LoopedLM(spec.model).state_dict()
-    for name, parameter in made.model.named_parameters():
-        parameter.copy_(fresh[name])
-    for moments in made.optimizer.moments.values():
-        for tensor in moments.values():
-            tensor.zero_()
-    made.optimizer.set_applied(0)
-    made.harvest()
-    made.resume(0, [])

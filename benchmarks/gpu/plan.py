@@ -69,13 +69,20 @@ class Plan:
         given = {"loops": self.loops, "vocab_size": self.vocab, "context": self.context}
         return ModelSpec.model_validate({**shape, **given, "readout": CELLS[cell][0], **changes})
 
-    def run(self, size: str, cell: str, batch: int | None = None, **model: Any) -> RunSpec:
-        """The run of a cell at a size. Its data are named by the caller, not by an identity."""
+    def run(
+        self,
+        size: str,
+        cell: str,
+        batch: int | None = None,
+        data: Mapping[str, Any] | None = None,
+        **model: Any,
+    ) -> RunSpec:
+        """The run of a cell at a size; `data` is the identity of its tokens, where it has any."""
         settings = {"steps": self.most_steps, "learning_rate": self.learning_rate}
         return RunSpec.model_validate(
             {
                 "revision": TRAINING_REVISION,
-                "data": {},
+                "data": data or {},
                 "windows": {"length": self.context, "stride": self.stride},
                 "model": self.model(size, cell, **model),
                 "objective": Objective.model_validate(CELLS[cell][1]),
