@@ -427,3 +427,57 @@ def test_a_file_that_lacks_a_run_is_refused_by_every_reader(odd: Path, tmp_path:
         with pytest.raises(BlindspotError, match=r"not planned: true at null, seed 7"):
             Collected(tmp_path / "c").frame(name)
         path.write_text(kept)
+
+
+def test_a_diverged_seed_is_named_and_counted_beside_the_mean(tmp_path: Path):
+    """A perplexity of 2e6 beside two of 90: the mean over three says nothing of any."""
+    study = synthetic.make_study(tmp_path, ["44m"], ["perloop-rms", "perloop-raw"], steps=200)
+    synthetic.write(study, synthetic.TOY)
+    bad = next(r for r in study.runs if (r.cell, r.seed) == ("perloop-raw", 202))
+    path = next((study.results / "runs" / bad.name).glob("measure-*/exits.csv"))
+    frame = pd.read_csv(path)
+    at = frame.query("protocol == 'full' and k == 4").index
+    for i in at:
+        split = frame.loc[i, "split"]
+        new = synthetic.derived(14.5 * frame.loc[i, "tokens"], *synthetic.COUNTS[split])
+        frame.loc[i, list(new)] = list(new.values())
+    frame.to_csv(path, index=False)
+    synthetic.pin(study.results)
+    collect(study, tmp_path / "c")
+    c = Collected(tmp_path / "c")
+    assert list(c.outliers) == [("44m", "perloop-raw")] and [*c.outliers["44m", "perloop-raw"]] == [
+        202
+    ]
+    tables.write("main", tmp_path / "c", tmp_path / "t")
+    main = pd.read_csv(tmp_path / "t/main.csv").set_index("cell")
+    assert main["outliers"].to_dict() == {"perloop-rms": 0, "perloop-raw": 1}
+    assert main.loc["perloop-raw", "ppl_low"] == 1
+    text = (tmp_path / "t/main.md").read_text()
+    assert "| 3 (1 outlier) |" in text
+    said = "perloop-raw at 44m (seed 202: CE 14.50, median of the others 4.2"
+    for name in tables.MADE:
+        assert said in tables.caption(name, tmp_path / "c"), name
+    for name in figures.DRAWN:
+        assert said in figures.caption(name, tmp_path / "c"), name
+
+
+def test_folders_of_no_planned_run_are_listed_once_and_left_out(
+    copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    study = study_in(copy)
+    runs = study.results / "runs"
+    first = runs / study.runs[0].name
+    shutil.copytree(first, first.with_name(first.name + " (copy)"))
+    other = first.with_name(first.name.replace("seed42", "seed43"))
+    shutil.copytree(first, other)
+    collect(study, tmp_path / "c")
+    strays = [f"44m/terminal-rms/{first.name} (copy)", f"44m/terminal-rms/{other.name}"]
+    assert capsys.readouterr().err == f"paper: not part of this study: {', '.join(strays)}\n"
+    c = Collected(tmp_path / "c")
+    assert c.study["strays"] == strays
+    assert set(c.runs["run"]) == {run.name for run in study.runs}
+    told = {name: tables.MADE[name](c).note for name in tables.MADE}
+    assert [name for name, note in told.items() if "Not part of this study" in note] == [
+        "provenance"
+    ]
+    assert f"left out: {', '.join(strays)}." in told["provenance"]

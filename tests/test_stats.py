@@ -112,3 +112,30 @@ def test_log_values_have_intervals_of_their_logarithms():
     assert frame["y"].tolist() == norms
     zero = stats.over_seeds(frame.assign(y=[0.0, 1, 2]), ["cell"], ["y"], log=["y"]).iloc[0]
     assert zero["y"] == 0 and math.isnan(zero["y_low"])
+
+
+@pytest.mark.parametrize(
+    ("ce", "found"),
+    [
+        ({1: 4.5, 2: 4.5, 3: 14.5}, {3: 4.5}),
+        ({1: 4.5, 2: 4.6, 3: 4.9}, {}),
+        ({1: 4.5, 2: 4.6, 3: 5.2}, {3: 4.6}),
+        ({1: 4.5, 2: 4.5, 3: 3.9}, {3: 4.5}),
+        ({1: 4.5, 2: math.inf, 3: 4.4}, {2: 4.4}),
+        ({1: 4.5, 2: 4.5, 3: 4.5, 4: 9.0, 5: 8.0}, {4: 4.5, 5: 4.5}),
+        # Of two that differ nobody knows which is the odd one.
+        ({1: 4.5, 2: 9.0}, {1: 9.0, 2: 4.5}),
+        ({1: 4.5}, {}),
+    ],
+)
+def test_runs_far_from_the_other_seeds(ce, found):
+    assert stats.outlying(ce) == pytest.approx(found)
+
+
+def test_no_interval_of_a_perplexity_ends_below_one():
+    """Two seeds at CE 4.5 and one at 14.5: exp of the mean CE less its t-interval is 1.5e-3."""
+    ppl = np.exp([4.5, 4.5, 14.5])
+    frame = pd.DataFrame({"cell": "a", "seed": [1, 2, 3], "ppl": ppl, "norm": ppl})
+    row = stats.over_seeds(frame, ["cell"], ["ppl", "norm"], log=["ppl", "norm"]).iloc[0]
+    assert row["norm_low"] < 2e-3 and row["ppl_low"] == 1
+    assert row["ppl"] == pytest.approx(math.exp(23.5 / 3)) and row["ppl_high"] == row["norm_high"]

@@ -4,6 +4,7 @@ Everything that is drawn or tabulated goes through here, so this is where a dama
 or foreign result file is found: its name is in the error, and nothing is written from it.
 """
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from blindspot.collect.records import (
     read_timing,
 )
 from blindspot.collect.sources import SOURCES, THROUGHPUT, Context, finite
+from blindspot.collect.stats import outlying
 from blindspot.config.flops import training_per_token
 from blindspot.config.revisions import (
     DATA_REVISION,
@@ -46,7 +48,8 @@ def collect(study: Study, out: Path) -> None:
     study.json into `out`.
 
     Rows are in the order of the config's sizes, cells and seeds. A run that failed, is not trained
-    or not measured is listed under `missing`; a fault in a file that is there raises
+    or not measured is listed under `missing`, one far from its cell's other seeds under `outliers`,
+    and a folder of no planned run under `strays`; a fault in a file that is there raises
     `BlindspotError`.
     """
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in FILES}
@@ -87,7 +90,11 @@ def collect(study: Study, out: Path) -> None:
             f"{study.results / 'runs'}: no run of study {study.config.study!r} is trained and "
             f"measured, so there is nothing to publish; run `snakemake runs` first"
         )
-    _check_together(study, records, pd.concat(parts["exits"], ignore_index=True))
+    exits = pd.concat(parts["exits"], ignore_index=True)
+    _check_together(study, records, exits)
+    strays = _strays(study)
+    if strays:
+        print(f"{study.config.study}: not part of this study: {', '.join(strays)}", file=sys.stderr)
 
     throughput, untimed = _throughput(study, origins)
     tables = {"runs": pd.DataFrame(rows), "throughput": throughput}
@@ -98,7 +105,35 @@ def collect(study: Study, out: Path) -> None:
         with atomic_path(out / f"{name}.csv") as temporary:
             # Without a float format pandas writes the shortest text that reads back the same.
             table.to_csv(temporary, index=False, lineterminator="\n")
-    write_json(out / "study.json", _describe(study, records, missing, untimed, throughput))
+    described = _describe(study, records, missing, untimed, throughput)
+    described |= {"outliers": _outliers(study, exits), "strays": strays}
+    write_json(out / "study.json", described)
+
+
+def _strays(study: Study) -> list[str]:
+    """Folders among the study's runs that are none of its runs: copies, other seeds or settings."""
+    root = study.results / "runs"
+    planned = {run.name for run in study.runs}
+    found = ("/".join(path.parts[-3:]) for path in root.glob("*/*/*") if path.is_dir())
+    return sorted(name for name in found if name not in planned)
+
+
+def _outliers(study: Study, exits: pd.DataFrame) -> list[dict[str, str]]:
+    """Runs whose CE at their last loop is far from that of the other seeds of their cell."""
+    chosen = exits[(exits["split"] == "validation") & (exits["protocol"] == "full")]
+    last = chosen[chosen["k"] == chosen["trained_k"]].set_index("run")["ce"].to_dict()
+    cells: dict[tuple[str, str], dict[int, Run]] = {}
+    for run in study.runs:
+        if run.name in last:
+            cells.setdefault((run.size, run.cell), {})[run.seed] = run
+    return [
+        {
+            "run": runs[seed].name,
+            "reason": f"CE {last[runs[seed].name]:.2f}, median of the others {median:.2f}",
+        }
+        for runs in cells.values()
+        for seed, median in outlying({n: last[run.name] for n, run in runs.items()}).items()
+    ]
 
 
 def _files(measured: bool) -> set[str]:

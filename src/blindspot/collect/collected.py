@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from blindspot.collect.stats import t_factor
+from blindspot.collect.stats import OUTLYING, t_factor
 from blindspot.config.spec import canonical
 from blindspot.errors import BlindspotError
 from blindspot.files import read_json
@@ -80,6 +80,15 @@ def _condition(run: str) -> tuple[str, str, int]:
     """Size, cell and seed of a run, from its name."""
     size, cell, seed = run.split("/")
     return size, cell, int(seed.removeprefix("seed").split("-")[0])
+
+
+def _by_cell(entries: Sequence[Mapping[str, str]]) -> dict[tuple[str, str], dict[int, str]]:
+    """Reasons (up to a colon) by (size, cell) and seed."""
+    found: dict[tuple[str, str], dict[int, str]] = {}
+    for entry in entries:
+        size, cell, seed = _condition(entry["run"])
+        found.setdefault((size, cell), {})[seed] = entry["reason"].partition(":")[0]
+    return found
 
 
 def _named(conditions: set[tuple[str, str, int]]) -> str:
@@ -157,12 +166,13 @@ class Collected:
     @cached_property
     def failures(self) -> dict[tuple[str, str], dict[int, str]]:
         """By (size, cell) the seeds whose run ended without weights, and at which step."""
-        found: dict[tuple[str, str], dict[int, str]] = {}
-        for entry in self.study["missing"]:
-            if entry["reason"].startswith("failed"):
-                size, cell, seed = _condition(entry["run"])
-                found.setdefault((size, cell), {})[seed] = entry["reason"].partition(":")[0]
-        return found
+        failed = [e for e in self.study["missing"] if e["reason"].startswith("failed")]
+        return _by_cell(failed)
+
+    @cached_property
+    def outliers(self) -> dict[tuple[str, str], dict[int, str]]:
+        """By (size, cell) the seeds whose CE is far from the others', and how far."""
+        return _by_cell(self.study.get("outliers", []))  # older ones have none
 
     @cached_property
     def initializations(self) -> dict[str, dict[str, str]]:
@@ -290,3 +300,19 @@ class Collected:
             phrases.setdefault(f"at {size} ({which}: {reason})", []).append(cell)
         parts = [f"{', '.join(cells)} {where}" for where, cells in phrases.items()]
         return f"Not shown: {'; '.join(parts)}." if parts else ""
+
+    def outlying(self) -> str:
+        """Which runs are far from the other seeds of their cell; empty when none is."""
+        parts = [
+            f"{cell} at {size} (" + "; ".join(f"seed {n}: {why}" for n, why in seeds.items()) + ")"
+            for (size, cell), seeds in self.outliers.items()
+        ]
+        return (
+            f"Outliers, more than {OUTLYING:g} nats apart, are in the means: {', '.join(parts)}."
+            if parts
+            else ""
+        )
+
+    def apart(self) -> list[str]:
+        """What every caption ends with: runs that are not there, and those unlike the others."""
+        return [self.missing(), self.outlying()]

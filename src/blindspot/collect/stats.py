@@ -9,6 +9,7 @@ fifth digit, but not where seeds differ by factors.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import nan, sqrt
+from statistics import median_high, median_low
 from typing import Literal
 
 import numpy as np
@@ -18,6 +19,11 @@ from scipy.special import stdtrit
 CONFIDENCE = 0.95
 #: Changes of CE within this, in nats, are called negligible (claims.yaml and table clamp).
 EQUIVALENT = 0.01
+
+#: What lies below cannot be: no interval of a perplexity ends under that of a sure prediction.
+LEAST = {"ppl": 1.0, "word_ppl": 1.0}
+#: A run whose CE is further from the median of its cell's other seeds, in nats, is named.
+OUTLYING = 0.5
 
 #: What an interval can say of a criterion.
 Judgement = Literal["supported", "contradicted", "inconclusive"]
@@ -95,6 +101,19 @@ def paired(ours: Mapping[int, float], reference: Mapping[int, float]) -> Summary
     return summarize([ours[seed] - reference[seed] for seed in common])
 
 
+def outlying(ce: Mapping[int, float]) -> dict[int, float]:
+    """Of CEs by seed those more than `OUTLYING` from the median of the others, with that median.
+    Of two in the middle the nearer one: else one of three that diverges would mark all three."""
+    found = {}
+    for seed, own in ce.items():
+        others = [value for other, value in ce.items() if other != seed]
+        middle = (median_low(others), median_high(others)) if others else (own,)
+        distances = {abs(own - median): median for median in middle}
+        if min(distances) > OUTLYING:
+            found[seed] = distances[min(distances)]
+    return found
+
+
 def over_seeds(
     frame: pd.DataFrame, by: Sequence[str], values: Sequence[str], log: Sequence[str] = ()
 ) -> pd.DataFrame:
@@ -105,8 +124,8 @@ def over_seeds(
     one seed), `<value>_low` and `<value>_high` (the interval's ends), `<value>_min` and
     `<value>_max`. Those in `log`, positive and multiplicative (norms, perplexities), are averaged
     as logarithms: mean and ends are exp of those of log values, so no end is below zero; `_sd` and
-    `_ci` stay on the log scale. Raises ValueError when a seed stands twice in a group: that would
-    pass rows of one run off as independent.
+    `_ci` stay on the log scale. Perplexities have no end below 1. Raises ValueError when a seed
+    stands twice in a group: that would pass rows of one run off as independent.
     """
     keys = list(by)
     with np.errstate(divide="ignore"):  # of zero: -inf, and exp(-inf) is zero again
@@ -128,4 +147,6 @@ def over_seeds(
         result[f"{value}_max"] = groups[value].max()
     back = [f"{value}{end}" for value in log for end in ("", "_low", "_high", "_min", "_max")]
     result[back] = np.exp(result[back])
+    for value in LEAST.keys() & values:
+        result[f"{value}_low"] = result[f"{value}_low"].clip(lower=LEAST[value])
     return result.reset_index()

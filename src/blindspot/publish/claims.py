@@ -305,7 +305,7 @@ def _row(name: str, claim: Claim, size: str, found: Finding, seeds: _Seeds) -> d
         "claim": name,
         "size": size,
         "ours": back(ours.mean) if ours else nan,
-        "low": back(ours.low) if ours else nan,
+        "low": max(back(ours.low), quantity.least) if ours else nan,
         "high": back(ours.high) if ours else nan,
         "seeds": len(found.values),
         "unit": quantity.unit,
@@ -323,7 +323,8 @@ def _shown(ours: Summary | None, quantity: Quantity) -> str:
     if ours is None:
         return ABSENT
     back = exp if quantity.log else float
-    return interval(back(ours.mean), back(ours.low), back(ours.high), quantity.decimals)
+    low = max(back(ours.low), quantity.least)
+    return interval(back(ours.mean), low, back(ours.high), quantity.decimals)
 
 
 def write(collected: Path, out: Path) -> None:
@@ -366,7 +367,7 @@ def _shown_ledger(c: Collected, ledger: pd.DataFrame) -> tuple[pd.DataFrame, str
         "something that the claim is about is not there, or the models predict no better than "
         "token frequencies."
     )
-    parts = [CLAIMS.caption, meaning, c.about(), c.seeds(), c.interval(), c.missing()]
+    parts = [CLAIMS.caption, meaning, c.about(), c.seeds(), c.interval(), *c.apart()]
     if len(alone):
         parts.insert(2, f"One seed, so no verdict, at {', '.join(alone)}: values in the CSV.")
     return pd.DataFrame(rows, columns=headers), " ".join(part for part in parts if part)

@@ -13,6 +13,7 @@ from math import inf, log
 import pandas as pd
 
 from blindspot.collect.collected import Collected
+from blindspot.collect.stats import LEAST
 from blindspot.publish.matched import costs, noise_sd, readings
 from blindspot.publish.speeds import speeds
 
@@ -274,6 +275,8 @@ class Quantity:
     log: bool = False
     decimals: int = 2
     predicts: bool = False
+    #: No interval ends below.
+    least: float = -inf
 
     def scale(self, value: float) -> float:
         """A value on the scale that is averaged."""
@@ -289,7 +292,7 @@ QUANTITIES: dict[str, Quantity] = {
     "radial-least": Quantity(radial_least, "|cos|", log=True, decimals=4),
     "gain-to-last": Quantity(gain_to_last, "nats", decimals=4, predicts=True),
     "gain-to-best": Quantity(gain_to_best, "nats", decimals=4, predicts=True),
-    "perplexity": Quantity(perplexity, "perplexity", log=True, predicts=True),
+    "perplexity": Quantity(perplexity, "perplexity", log=True, predicts=True, least=LEAST["ppl"]),
     "perplexity-gain": Quantity(perplexity_gain, "perplexity", decimals=3, predicts=True),
     "dominance": Quantity(dominance, "nats", decimals=4, predicts=True),
     "matched-difference": Quantity(matched_difference, "replicate SD", predicts=True),

@@ -54,7 +54,7 @@ def about(c: Collected) -> str:
     """Corpus, sizes, cells, seeds, and what is not there."""
     sizes = ", ".join(size["name"] for size in c.study["sizes"])
     cells = ", ".join(cell["name"] for cell in c.study["cells"])
-    parts = [c.about(), f"Sizes: {sizes}. Cells: {cells}.", c.seeds(), c.missing(), c.untimed()]
+    parts = [c.about(), f"Sizes: {sizes}. Cells: {cells}.", c.seeds(), *c.apart(), c.untimed()]
     devices = ", ".join(c.study["devices"]["training"])
     parts.append(f"Trained on {devices} at {c.study['precision']}.")
     return escape_markdown(" ".join(part for part in parts if part))

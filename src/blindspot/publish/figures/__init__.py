@@ -64,5 +64,5 @@ def caption(name: str, collected: Path) -> str:
     else:
         parts += ["Lines are means over seeds.", c.interval()]
     parts += [c.machine(), c.untimed()] if "throughput" in item.reads else []
-    parts.append(c.missing())
+    parts += c.apart()
     return " ".join(part for part in parts if part)

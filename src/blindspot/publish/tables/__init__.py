@@ -62,5 +62,5 @@ def caption(name: str, collected: Path) -> str:
     parts += c.scored(item.reads)
     if "throughput" in item.reads:
         parts += [c.machine(), c.untimed()]
-    parts.append(c.missing())
+    parts += c.apart()
     return " ".join(part for part in parts if part)

@@ -65,6 +65,8 @@ def _note(c: Collected, data: pd.DataFrame) -> str:
     unknown = int(data["commit"].isna().sum())
     if unknown:
         parts.append(f"{unknown} of {len(data)} were made outside of a checkout: no commit.")
+    if strays := c.study.get("strays"):
+        parts.append(f"Not part of this study, and left out: {', '.join(strays)}.")
     return " ".join([*parts, "One row a result, with times and commands, in the CSV."])
 
 

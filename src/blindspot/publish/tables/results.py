@@ -42,9 +42,10 @@ def main(c: Collected) -> Table:
             "readout": [kind[cell][1] for cell in both["cell"]],
             "control": [kind[cell][2].replace(ABSENT, "") for cell in both["cell"]],
             "seeds": both["seeds"].fillna(0).astype(int),
-            "failed": [
-                len(c.failures.get(key, ())) for key in zip(both["size"], both["cell"], strict=True)
-            ],
+            **{
+                name: [len(of.get(key, ())) for key in zip(both["size"], both["cell"], strict=True)]
+                for name, of in (("failed", c.failures), ("outliers", c.outliers))
+            },
             "protocol": "full",
             **{f"{v}{end}": both[f"{v}{end}"] for v in ("ppl", "norm") for end in ENDS},
             "norm_to_raw": both["norm"] / both["size"].map(raw),

@@ -45,10 +45,11 @@ def every_cell(c: Collected, frame: pd.DataFrame, more: Sequence[str] = ()) -> p
 
 
 def counted(c: Collected, size: str, cell: str, seeds: float) -> str:
-    """How many seeds, and how many runs failed: `2 (1 failed)`."""
+    """How many seeds, and how many runs failed or ended far from the others: `2 (1 failed)`."""
     n = 0 if pd.isna(seeds) else int(seeds)
-    failed = len(c.failures.get((size, cell), ()))
-    return f"{n} ({failed} failed)" if failed else str(n)
+    special = {"failed": c.failures, "outlier": c.outliers}
+    counts = [f"{len(of[size, cell])} {name}" for name, of in special.items() if (size, cell) in of]
+    return f"{n} ({', '.join(counts)})" if counts else str(n)
 
 
 def lead(c: Collected, frame: pd.DataFrame) -> dict[str, list[str]]:
