@@ -1,12 +1,13 @@
 """Config files become runs; every fault in one is named before anything runs."""
 
 import json
+import time
 
 import pytest
 import yaml
 
 from blindspot.config.spec import RunSpec, canonical
-from blindspot.config.study import Study, merge
+from blindspot.config.study import Config, Study, merge
 from blindspot.config.yamltext import command_line
 from blindspot.errors import BlindspotError
 from toys import ROOT
@@ -166,6 +167,53 @@ def test_a_fault_is_named_with_key_value_and_what_is_right(override, said):
         assert word in str(caught.value), f"{word!r} not in {caught.value}"
 
 
+def test_every_whole_number_has_an_upper_bound():
+    """10**30 is a slip: it is refused at once, and nothing counts up to it."""
+    open_ended = []
+
+    def look(schema, where):
+        if isinstance(schema, dict):
+            bounds = {"maximum", "exclusiveMaximum", "const"}
+            if schema.get("type") == "integer" and not bounds & schema.keys():
+                open_ended.append(where)
+            for key, value in schema.items():
+                look(value, f"{where}.{key}")
+        elif isinstance(schema, list):
+            for value in schema:
+                look(value, where)
+
+    look(Config.model_json_schema(), "config")
+    assert not open_ended
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        {"sizes": {"s": {"d_model": 10**30, "layers": 1, "heads": 3, "batch": 1}}},
+        {"sizes": {"s": {"d_model": 2**20, "layers": 1, "heads": 3, "batch": 1}}},
+        {"sizes": {"s": {"d_model": 8, "layers": 10**30, "heads": 2, "batch": 10**30}}},
+        {"model": {"loops": 10**30}},
+        {"windows": {"length": 10**30, "stride": 10**30}},
+        {"tokenizer": {"kind": "bpe", "vocab_size": 10**30}},
+        {"training": {"epochs": 1e300}},
+        {"forecast": {"gpus": [10**30]}},
+    ],
+)
+def test_a_size_beyond_all_bounds_is_refused_at_once(override):
+    began = time.process_time()
+    with pytest.raises(BlindspotError, match=r"got|divide"):
+        load(**override)
+    assert time.process_time() - began < 1
+
+
+def test_seeds_that_would_share_weights_are_refused():
+    for seed in (2**32, 2**32 + 1, 2**40 + 1):
+        said = rf"grid.seeds.0: .*seed {seed % 2**32} .got {seed}"
+        with pytest.raises(BlindspotError, match=said):
+            load(grid={"seeds": [seed]})
+    assert load(grid={"seeds": [2**32 - 1]}).runs[0].seed == 2**32 - 1
+
+
 def test_a_file_that_is_no_config_is_named(tmp_path):
     with pytest.raises(BlindspotError, match=r"nothere\.yaml: no such config file"):
         Study.load(BASE, [tmp_path / "nothere.yaml"])
@@ -265,18 +313,19 @@ def test_reuse_names_all_runs_or_those_of_a_cell():
     assert load(reuse=False, work="/elsewhere").config.identity() == load().config.identity()
 
 
-@pytest.mark.parametrize(("typed", "shown"), [("null", "null"), (".nan", "NaN"), ("12", "12")])
-def test_a_name_that_is_no_text_is_refused_with_what_to_do(tmp_path, typed, shown):
+@pytest.mark.parametrize("typed", [".nan", "~", "Upper", "a_b", '""', "x" * 41])
+def test_a_name_that_could_be_no_folder_is_refused_with_what_to_do(tmp_path, typed):
     overlay = tmp_path / "odd.yaml"
     overlay.write_text(f"study: x\ncells:\n  {typed}: {{loss: per-loop, readout: rms}}\n")
-    with pytest.raises(BlindspotError, match=r": cells: .* write it in quotes \(got ") as error:
+    with pytest.raises(BlindspotError, match=r": cells: a name has at most 40 of a-z") as error:
         Study.load(ROOT / "config.yaml", [overlay])
-    assert str(error.value).endswith(f"(got {shown})")
+    shown = typed.strip('"')
+    assert str(error.value).endswith(f'(got "{shown}")')
 
 
-def test_a_name_that_yaml_reads_as_text_is_text(tmp_path):
+def test_a_name_is_the_text_that_was_typed(tmp_path):
     overlay = tmp_path / "odd.yaml"
-    names = ["nan", "na", "none", "1e5", "inf"]
+    names = ["nan", "na", "none", "1e5", "inf", "null", "12"]
     cells = "".join(f"  {name}: {{loss: per-loop, readout: rms}}\n" for name in names)
     overlay.write_text(f"study: x\ncells:\n{cells}")
     assert list(Study.load(ROOT / "config.yaml", [overlay]).config.cells) == names

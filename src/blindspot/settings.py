@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SerializationInfo,
@@ -18,9 +19,23 @@ from pydantic import (
     model_serializer,
 )
 
-# Strict: 4.0, "4" and true are not counts. A float may be written 3e-4, which YAML reads as text.
-Count = Annotated[int, Field(strict=True, ge=1)]
-Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+
+def _seed(value: Any) -> Any:
+    if isinstance(value, int) and value >= 2**32:
+        raise ValueError(
+            f"seeds are smaller than 2^32: weights are drawn by a generator that takes 32 bits, so "
+            f"this one would give those of seed {value % 2**32}"
+        )
+    return value
+
+
+# Strict: 4.0, "4" and true are not counts. All have an upper bound, so that a slip is refused at
+# once and does not fill the memory or never end.
+Count = Annotated[int, Field(strict=True, ge=1, le=2**53)]
+#: Of what is held or gone through whole: widths, layers, loops, sequences, devices.
+Extent = Annotated[int, Field(strict=True, ge=1, le=2**20)]
+Vocabulary = Annotated[int, Field(strict=True, ge=1, le=2**32)]
+Seed = Annotated[int, Field(strict=True, ge=0, lt=2**32), BeforeValidator(_seed)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -31,12 +31,14 @@ from blindspot.config.dataspec import (
 from blindspot.config.revisions import MEASUREMENT_REVISION, TRAINING_REVISION
 from blindspot.settings import (
     Count,
+    Extent,
     Name,
     NonNegative,
     Positive,
     Probability,
     Seed,
     Settings,
+    Vocabulary,
     canonical,
     digest,
 )
@@ -50,6 +52,7 @@ __all__ = [
     "DataSpec",
     "Dropout",
     "EnwikiSample",
+    "Extent",
     "FileTokenizer",
     "GivenTokenizer",
     "Gpt2Tokenizer",
@@ -86,8 +89,8 @@ __all__ = [
 class Windows(Settings):
     """How training reads the stream: windows of `length` tokens, one every `stride` tokens."""
 
-    length: Count
-    stride: Count
+    length: Extent
+    stride: Extent
 
     @model_validator(mode="after")
     def _stride(self) -> Self:
@@ -142,14 +145,14 @@ class Dropout(Settings):
 class Shape(Settings):
     """Width and depth of the shared stack."""
 
-    d_model: Count
-    layers: Count
-    heads: Count
+    d_model: Extent
+    layers: Extent
+    heads: Extent
 
     @model_validator(mode="after")
     def _heads(self) -> Self:
         if self.d_model % self.heads:
-            fits = [h for h in range(1, self.d_model + 1) if self.d_model % h == 0 and h <= 64]
+            fits = [h for h in range(1, 65) if self.d_model % h == 0]
             raise ValueError(
                 f"heads {self.heads} does not divide d_model {self.d_model}; use one of {fits}"
             )
@@ -159,9 +162,9 @@ class Shape(Settings):
 class ModelSpec(Shape):
     """The looped decoder: one stack of `layers` blocks, applied `loops` times."""
 
-    loops: Count
-    vocab_size: Count
-    context: Count
+    loops: Extent
+    vocab_size: Vocabulary
+    context: Extent
     readout: Readout
     #: Norm of the state between loops: H_k is divided by its RMS before loop k + 1; `rms-gain`
     #: multiplies it by a trained gain as well, one for all loops, as the paper's release does.
@@ -203,7 +206,7 @@ class Objective(Settings):
 class Skip(Settings):
     """Leave out a step that is not finite, up to `skip` of them in a row."""
 
-    skip: Count
+    skip: Extent
 
 
 class Training(Settings):
@@ -211,7 +214,7 @@ class Training(Settings):
 
     #: Exactly one of the two: optimizer steps, or passes over the windows.
     steps: Count | None = None
-    epochs: Positive | None = None
+    epochs: Annotated[float, Field(gt=0, le=1e6)] | None = None
     learning_rate: Positive = 3e-4
     betas: tuple[Probability, Probability] = (0.9, 0.999)
     weight_decay: NonNegative = 0.01
@@ -252,7 +255,7 @@ class RunSpec(Settings):
     objective: Objective
     training: Training
     #: Sequences a step, over all devices together.
-    batch: Count
+    batch: Extent
     seed: Seed
 
     @property
@@ -278,15 +281,15 @@ class Measurement(Settings):
     """
 
     #: Tokens of context, at least, that a scored token of protocol `full` has (but at the start).
-    min_context: Annotated[int, Field(strict=True, ge=0)] = 128
+    min_context: Annotated[int, Field(strict=True, ge=0, le=2**20)] = 128
     #: Exits that are scored besides 1..K; those beyond the trained K are extrapolation.
-    depths_beyond: tuple[Count, ...] = (8,)
+    depths_beyond: tuple[Extent, ...] = (8,)
     #: Tokens of the validation split that the norm statistics read.
     norm_tokens: Count = 65536
     #: Tokens of the validation split for gradients and updates, in float64.
     probe_tokens: Count = 8192
     #: Loops that the updates are followed for.
-    update_loops: Annotated[int, Field(strict=True, ge=2)] = 30
+    update_loops: Annotated[int, Field(strict=True, ge=2, le=2**20)] = 30
     #: Tokens for clamps (validation) and halting (of each split), in float32.
     intervention_tokens: Count = 32768
     #: Perplexity relative to depth K's that halting is calibrated for.
@@ -301,6 +304,6 @@ class Measurement(Settings):
 class Throughput(Settings):
     """How throughput is timed; one session a size times all its architectures in turn."""
 
-    batch: Count = 32
-    warmup: Count = 3
-    repeats: Count = 20
+    batch: Extent = 32
+    warmup: Extent = 3
+    repeats: Extent = 20

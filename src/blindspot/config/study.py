@@ -20,9 +20,9 @@ from blindspot.config.execution import Execution
 from blindspot.config.revisions import THROUGHPUT_REVISION
 from blindspot.config.spec import (
     Corpus,
-    Count,
     DataSpec,
     Dropout,
+    Extent,
     FileTokenizer,
     Interloop,
     LocalCorpus,
@@ -58,12 +58,12 @@ class Size(Shape):
 
     NO_IDENTITY = frozenset({"gpus", "nodes"})
 
-    batch: Count
+    batch: Extent
     seeds: tuple[Seed, ...] | None = None
     #: Devices that train a run of this size together, and the nodes they are on. No part of its
     #: identity: the mathematics is that of one device.
-    gpus: Count = 1
-    nodes: Count = 1
+    gpus: Extent = 1
+    nodes: Extent = 1
 
     @model_validator(mode="after")
     def _shared(self) -> Self:
@@ -88,7 +88,7 @@ class Cell(Settings):
 class Model(Settings):
     """What all cells and sizes share."""
 
-    loops: Count = 4
+    loops: Extent = 4
     dropout: Dropout = Dropout()
     init_std: Positive | None = None
     norm_eps: NonNegative = 1e-6
@@ -105,7 +105,7 @@ class Forecast(Settings):
     rate: NonNegative | None = None
     currency: str = "USD"
     #: Numbers of GPUs that wall times are given for.
-    gpus: Annotated[tuple[Count, ...], Field(min_length=1)] = (1,)
+    gpus: Annotated[tuple[Extent, ...], Field(min_length=1)] = (1,)
 
 
 class Config(Settings):
@@ -357,7 +357,9 @@ def explain(error: ValidationError, where: str) -> str:
         value = fault["input"]
         if fault["loc"][-1:] == ("[key]",):
             key = ".".join(map(str, fault["loc"][:-2]))
-            message = "a name that YAML reads as something else than text; write it in quotes"
+            message = (
+                "a name has at most 40 of a-z, 0-9, '.' and '-', and begins with a letter or digit"
+            )
         elif fault["type"] == "extra_forbidden":
             message = "unknown key; check its spelling against config.yaml"
         elif fault["type"] == "missing":
