@@ -4,6 +4,7 @@ calibrations, and none of it with torch."""
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,10 @@ import pytest
 from blindspot import provenance
 from blindspot.config.revisions import MEASUREMENT_REVISION
 from blindspot.config.study import Run, Study
+from blindspot.errors import BlindspotError
 from blindspot.plan import estimate as estimate_module
 from blindspot.plan.estimate import Estimator, kind_of, step_class, step_flops
-from blindspot.plan.forecast import Forecast, one_line
+from blindspot.plan.forecast import Forecast, outlook
 from blindspot.plan.planning import Plan
 from toys import ROOT
 
@@ -36,7 +38,7 @@ def finish(study: Study, run: Run, seconds: float = 20.0, measured: bool = True,
     """A record as a training leaves it; `more` goes into its provenance."""
     folder = study.results / "runs" / run.name
     folder.mkdir(parents=True)
-    steps = run.spec.training.steps
+    steps = more.pop("steps", run.spec.training.steps)
     origin = {"device": PROCESSOR, "threads": 1, "seconds": seconds, "resumes": 0,
               "process_seconds": seconds + 5.0} | more  # fmt: skip
     splits = {name: {"length": n} for name, n in
@@ -296,18 +298,68 @@ def test_wikitext_2_is_hours_on_two_cores(tmp_path: Path):
     assert Forecast(study, 2).estimator.steps(study.runs[0].spec) is None
 
 
-def test_without_records_or_calibration_it_says_so(tmp_path: Path):
-    study = Study.load(
-        ROOT / "config.yaml",
-        override={"work": str(tmp_path), "results": str(tmp_path / "r"), "device": "cuda"},
-    )
+def paper(folder: Path, **override: object) -> Study:
+    places = {"work": str(folder), "results": str(folder / "r"), "device": "cuda"}
+    return Study.load(ROOT / "config.yaml", override=places | override)
+
+
+def test_without_records_hours_follow_from_flops_peak_and_an_assumed_share(tmp_path: Path):
+    """989 TFLOP/s of an H200. Per-loop cells train with 1.0762e9 and 3.143e9 FLOPs a token,
+    terminal ones with 0.8919e9 and 2.867e9; 1.68e9 tokens, three seeds."""
+    study = paper(tmp_path, forecast={"share": 0.4})
+    terminal = sum(r.spec.objective.loss == "terminal" for r in study.runs if r.size == "44m") / 3
+    a_token = 3 * ((7 - terminal) * (1.0762e9 + 3.143e9) + terminal * (0.8919e9 + 2.867e9))
     forecast = Forecast(study, 2)
     rows = forecast.rows()
+    trained = sum(row.train or 0 for row in rows) / 3600
+    by_hand = a_token * 1.68e9 / (0.4 * 989e12) / 3600
+    assert trained == pytest.approx(by_hand, rel=5e-3)
+    # The issue reckons all cells as per-loop ones.
+    assert (forecast.seconds(rows) or 0) / 3600 == pytest.approx(104, rel=0.05)
+    total = forecast.total(rows)
+    assert "GPU-hours at an assumed 40% of an H200's peak (" in total
+    beside = [float(x) for x in re.findall(r"([\d.]+) at (?:20|50)%", total)]
+    assert beside == pytest.approx([by_hand * 0.4 / 0.2, by_hand * 0.4 / 0.5], rel=0.02)
     notes = " ".join(forecast.notes(rows))
-    assert "No hours: no run was recorded on a GPU" in notes and "blindspot calibrate" in notes
+    assert "Hours rest on an assumed 40% of the peak of an H200, 989 TFLOP/s in bf16" in notes
+    assert "blindspot calibrate" in notes
     assert "Assumes 210,000,000 training tokens" in notes
-    assert "? GPU-hours" in forecast.total(rows)
-    assert rows[0].train is None and rows[0].flops
+    assert max(map(len, total.splitlines())) < 200 and "?" not in total + notes
+
+
+def test_the_gpu_that_is_asked_for_decides(tmp_path: Path):
+    study = paper(tmp_path, forecast={"device": "a100", "share": 0.5})
+    spec = study.runs[0].spec
+    step = Estimator(study, []).step(spec)
+    assert step == pytest.approx(step_flops(spec) / (0.5 * 312e12))
+    slow = paper(tmp_path, forecast={"device": "a100", "share": 0.5},
+                 training={"precision": "float32"})  # fmt: skip
+    spec = slow.runs[0].spec
+    assert Estimator(slow, []).step(spec) == pytest.approx(step_flops(spec) / (0.5 * 19.5e12))
+    # Times of another GPU say nothing of it, unless none was asked for.
+    finish(study, study.runs[0], device="NVIDIA H100 PCIe", steps=100)
+    assert not Estimator(study, Plan(study).records).timed
+    assert Estimator(paper(tmp_path), Plan(study).records).timed
+    with pytest.raises(BlindspotError, match=r"forecast.device.*'h2oo'.*H200"):
+        paper(tmp_path, forecast={"device": "h2oo"})
+
+
+def test_a_core_has_an_assumed_rate_too(tmp_path: Path):
+    study = load(tmp_path)
+    forecast = Forecast(study, 2)
+    total = forecast.total(forecast.rows())
+    spec = study.runs[0].spec
+    assert forecast.estimator.step(spec) == pytest.approx(step_flops(spec) / 18e9)
+    assert "core-hours;" in total and "?" not in total
+    assert "an assumed 18 GFLOP/s of a core" in forecast.notes(forecast.rows())[0]
+
+
+def test_what_needs_tokens_is_told_later(tmp_path: Path):
+    study = load(tmp_path, training={"steps": None, "epochs": 2})
+    forecast = Forecast(study, 2)
+    rows = forecast.rows()
+    assert "told once the token files are there" in forecast.total(rows)
+    assert rows[0].seconds is None
 
 
 def test_nothing_to_do(tmp_path: Path):
@@ -318,7 +370,7 @@ def test_nothing_to_do(tmp_path: Path):
         path = study.results / "throughput" / f"{size}-{study.throughput_hash(size)}.csv"
         path.parent.mkdir(exist_ok=True)
         path.write_text("")
-    assert one_line(study, 2).endswith("nothing to train or to measure, 12 runs are there")
+    assert outlook(study, 2).endswith("nothing to train or to measure, 12 runs are there")
 
 
 def test_device_kinds():

@@ -25,3 +25,7 @@ def test_a_gpu_has_its_sheets_peak(device, tflops):
 @pytest.mark.parametrize("device", ["AMD EPYC 7763", "NVIDIA RTX A1000", "NVIDIA L40", ""])
 def test_no_peak_is_guessed(device):
     assert peak(device) is None
+
+
+def test_float32_has_a_peak_of_its_own():
+    assert peak("NVIDIA A100-SXM4-80GB", "float32") == 19.5e12

@@ -95,10 +95,10 @@ def asking() -> bool:
 
 
 def outlook() -> str:
-    """One line on what is ahead, from what is known already."""
+    """Two lines on what is ahead, from what is known already."""
     from blindspot.plan import forecast  # not at parse time: every job parses this
 
-    return f"{forecast.one_line(study, CPUS)}. More: snakemake -c1 forecast"
+    return f"{forecast.outlook(study, CPUS)}. More: snakemake -c1 forecast"
 
 
 def on_this_machine() -> bool:

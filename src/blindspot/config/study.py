@@ -12,9 +12,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
 from blindspot.config import yamltext
+from blindspot.config.devices import listed
 from blindspot.config.digests import Digests, identified, pinned
 from blindspot.config.execution import Execution
 from blindspot.config.revisions import THROUGHPUT_REVISION
@@ -101,6 +102,11 @@ class Grid(Settings):
 class Forecast(Settings):
     """What `blindspot forecast` reckons with."""
 
+    #: The GPU that hours are for, by a word of its name (config/devices.py). Without: the one that
+    #: runs were recorded on, else an H200.
+    device: Annotated[str, AfterValidator(listed)] | None = None
+    #: Share of the GPU's peak that trainings are assumed to reach where none was timed.
+    share: Annotated[float, Field(gt=0, le=1)] = 0.35
     #: Price of an hour of one device: a GPU, or a core where the study runs on the CPU.
     rate: NonNegative | None = None
     currency: str = "USD"

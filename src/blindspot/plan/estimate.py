@@ -1,7 +1,8 @@
 """How long a run's training and measurement take: from a calibration, or from recorded runs.
 
 Training is known by the seconds of a step of the same shape and objective. Where that was not
-timed, the nearest that was is scaled by FLOPs. A measurement is scaled from recorded ones with the
+timed, the nearest that was is scaled by FLOPs; where nothing was, a share of the device's peak rate
+is assumed. A measurement is scaled from recorded ones with the
 same settings, else reckoned from its FLOPs. Imports neither torch nor pandas.
 """
 
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from blindspot import provenance
+from blindspot.config.devices import known, peak
 from blindspot.config.flops import forward_per_token, training_per_token
 from blindspot.config.spec import Measurement, ModelSpec, RunSpec, digest
 from blindspot.config.study import Study
@@ -37,6 +39,9 @@ KNOWN_TOKENS: dict[tuple[str, str, int], dict[str, int]] = {
 EVALUATION_TOKENS = 300_000
 #: FLOP/s of the measurements, by the rough formula below, over training's: the demo's medians.
 MEASUREMENT_RATE = 1.7
+#: Where nothing was timed: the GPU that is reckoned with if none is asked for, and FLOP/s of a
+#: core, the median of the demo's runs on an AMD EPYC (results/example).
+GPU, CORE = "H200", 1.8e10
 
 
 def step_class(spec: RunSpec) -> str:
@@ -138,11 +143,13 @@ class Estimator:
 
     study: Study
     records: Sequence[Record]
+    #: Share of the GPU's peak that is assumed where nothing was timed; None: the config's.
+    share: float | None = None
     #: Where each number came from, for the person who reads it.
     bases: Counter[str] = field(default_factory=Counter)
     #: What was reckoned already, by class: a thousand runs share a few.
-    _steps: dict[str, tuple[float, str] | None] = field(default_factory=dict)
-    _measures: dict[str, float | None] = field(default_factory=dict)
+    _steps: dict[str, tuple[float, str]] = field(default_factory=dict)
+    _measures: dict[str, float] = field(default_factory=dict)
     _keys: dict[int, tuple[RunSpec, str]] = field(default_factory=dict)
 
     def key(self, spec: RunSpec) -> str:
@@ -166,11 +173,16 @@ class Estimator:
 
     @cached_property
     def calibration(self) -> Calibration | None:
-        """The newest one of this processor, or of any GPU."""
+        """The newest one of this processor, or of a GPU."""
         for found in calibrations(self.study.work):
-            if kind_of(found.device) == self.kind and self.here in (None, found.device):
+            if self.fits(found.device) and self.here in (None, found.device):
                 return found
         return None
+
+    def fits(self, device: str) -> bool:
+        """Whether times on a device of this name count: its kind, and the GPU that is asked for."""
+        asked = self.study.config.forecast.device if self.kind == "cuda" else None
+        return kind_of(device) == self.kind and (asked is None or known(device) == known(asked))
 
     @cached_property
     def timed(self) -> list[Timed]:
@@ -185,7 +197,7 @@ class Estimator:
                 device, threads = str(p["device"]), int(p["threads"])
             except (KeyError, TypeError, ValueError):
                 continue
-            if kind_of(device) == self.kind and spec.training.precision == precision:
+            if self.fits(device) and spec.training.precision == precision:
                 key, flops = step_class(spec), step_flops(spec)
                 found.append(Timed(key, spec, record, seconds, flops, device, threads))
         return found
@@ -238,34 +250,30 @@ class Estimator:
             return statistics.median(found)
         return self.calibration.start if self.calibration else START
 
-    def known(self, spec: RunSpec) -> bool:
+    def exact(self, spec: RunSpec) -> bool:
         """Whether the time of a step need not be guessed from other shapes, or other machines."""
-        exact = [self._calibrated(spec)] + ([] if self.kind == "cpu" else [self._recorded(spec)])
-        return any(found is not None for found in exact)
+        found = [self._calibrated(spec)] + ([] if self.kind == "cpu" else [self._recorded(spec)])
+        return any(found)
 
     def train(self, spec: RunSpec, left: float = 1.0, gpus: int = 1) -> float | None:
         """Device-seconds of a job that does the share `left` of a training on `gpus` devices."""
-        steps, per_step = self.steps(spec), self.step(spec)
-        if steps is None or per_step is None:
-            return None
-        return per_step * steps * left + gpus * (self.start + JOB)
+        steps = self.steps(spec)
+        return None if steps is None else self.step(spec) * steps * left + gpus * (self.start + JOB)
 
-    def step(self, spec: RunSpec) -> float | None:
+    def step(self, spec: RunSpec) -> float:
         """Seconds of an optimizer step, its share of validation passes included."""
         key = self.key(spec)
         if key not in self._steps:
             self._steps[key] = self._step(spec)
-        found = self._steps[key]
-        if found is None:
-            return None
-        self.bases[found[1]] += 1
-        return found[0]
+        seconds, basis = self._steps[key]
+        self.bases[basis] += 1
+        return seconds
 
-    def _step(self, spec: RunSpec) -> tuple[float, str] | None:
+    def _step(self, spec: RunSpec) -> tuple[float, str]:
         calibrated, recorded = self._calibrated(spec), self._recorded(spec)
         # The name of a processor does not tell how busy its machine is, that of a GPU does.
         found = calibrated or recorded if self.kind == "cpu" else recorded or calibrated
-        return found or self._scaled(spec)
+        return found or self._scaled(spec) or self._assumed(spec)
 
     def _calibrated(self, spec: RunSpec) -> tuple[float, str] | None:
         c = self.calibration
@@ -314,23 +322,36 @@ class Estimator:
         _, seconds, source = min(candidates)
         return seconds, f"{source}, of other shapes, scaled by FLOPs"
 
-    def rate(self, spec: RunSpec) -> float | None:
-        """FLOP/s of a training of this run."""
-        seconds = self.step(spec)
-        return None if seconds is None else step_flops(spec) / seconds
+    @property
+    def assumes(self) -> bool:
+        """Whether nothing was timed on such a device at this precision."""
+        return not self.timed and self.calibration is None
 
-    def measure(self, spec: RunSpec) -> float | None:
+    @property
+    def gpu(self) -> str:
+        """The GPU that is reckoned with where nothing was timed, as the table has it."""
+        return known(self.study.config.forecast.device or GPU) or GPU
+
+    def _assumed(self, spec: RunSpec) -> tuple[float, str]:
+        """From an assumed rate."""
+        flops, precision = step_flops(spec), spec.training.precision
+        if self.kind == "cpu":
+            text = f"an assumed {CORE / 1e9:.0f} GFLOP/s of a core, the rate of the demo's runs"
+            return flops / CORE, text
+        share, rate = self.share or self.study.config.forecast.share, peak(self.gpu, precision)
+        assert rate is not None
+        text = f"an assumed {share:.0%} of the peak of an {self.gpu}"
+        return flops / (share * rate), f"{text}, {rate / 1e12:.0f} TFLOP/s in {precision}"
+
+    def measure(self, spec: RunSpec) -> float:
         """Seconds of the job that measures a run."""
         if self.key(spec) not in self._measures:
             self._measures[self.key(spec)] = self._measure(spec)
-        work = self._measures[self.key(spec)]
-        return None if work is None else work + self.start + JOB
+        return self._measures[self.key(spec)] + self.start + JOB
 
-    def _measure(self, spec: RunSpec) -> float | None:
+    def _measure(self, spec: RunSpec) -> float:
         """Seconds of the measurements themselves."""
         per_step = self.step(spec)
-        if per_step is None:
-            return None
         work = self._recorded_measurement(spec, per_step)
         if work is not None:
             return work
@@ -361,13 +382,11 @@ class Estimator:
                     found.append((float(sum(parts.values())), timed))
         return found
 
-    def throughput(self, size: str) -> float | None:
+    def throughput(self, size: str) -> float:
         """Seconds of the job that times a size."""
         settings = self.study.config.throughput
         spec = next(run.spec for run in self.study.runs if run.size == size)
-        rate = self.rate(spec)
-        if rate is None:
-            return None
+        rate = step_flops(spec) / self.step(spec)
         tokens = settings.batch * spec.model.context * (settings.warmup + settings.repeats)
         flops = sum(
             tokens * forward_per_token(model, k)

@@ -7,6 +7,7 @@ Imports neither torch nor pandas.
 
 import importlib.util
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,13 +28,18 @@ PUBLISH, REPORT = 1.4, 10.0
 #: Seconds before the first training where there are no token files: corpus and tokens of the demo.
 DATA = 15.0
 
+#: In the table, what needs the number of tokens before it is known.
+UNKNOWN = "-"
+#: Shares of the peak that hours are given for beside the assumed one.
+SHARES = (0.2, 0.5)
+
 COLUMNS = ("size", "cell", "runs", "cached", "to_train", "to_measure", "impossible", "why",
            "flops_per_run", "flops", "train_hours", "measure_hours", "cost")  # fmt: skip
 
 
 @dataclass
 class Row:
-    """Runs of one size and cell. Numbers that can't be told are None."""
+    """Runs of one size and cell. None: what needs the number of tokens, before it is known."""
 
     size: str
     cell: str
@@ -42,14 +48,14 @@ class Row:
     flops_per_run: float | None
     flops: float | None
     train: float | None
-    measure: float | None
+    measure: float
 
     def count(self, action: str) -> int:
         return sum(p.action == action for p in self.planned)
 
     @property
     def seconds(self) -> float | None:
-        return None if self.train is None or self.measure is None else self.train + self.measure
+        return None if self.train is None else self.train + self.measure
 
 
 class Forecast:
@@ -74,7 +80,7 @@ class Forecast:
         todo = [p for p in group if p.action == "train"]
         measured = sum(p.action in ("train", "measure") for p in group)
         train = _sum([e.train(spec, p.left, self.gpus(p)) for p in todo])
-        measure = _sum([e.measure(spec)] * measured)
+        measure = e.measure(spec) * measured if measured else 0.0
         share = sum(p.left for p in todo)
         return Row(
             size,
@@ -105,8 +111,8 @@ class Forecast:
                     shared = [None if s is None else s / gpus for s in own]
                     chains.append(_sum([*shared, e.measure(spec)]))
         timings = [e.throughput(size) for size in self.plan.untimed()]
-        work, alone = _sum(spent), _sum(timings)
-        if work is None or alone is None:
+        work, alone = _sum(spent), sum(timings)
+        if work is None:
             return None
         # The last job leaves the other devices idle: half of one, on average.
         ragged = 0.5 * max([0.0, *(c for c in chains if c)]) if len(chains) > devices else 0.0
@@ -135,11 +141,13 @@ class Forecast:
         """Whether hours would be surer after a calibration that this machine can do."""
         e = self.estimator
         todo = [p.run.spec for p in self.plan.runs if p.action == "train"]
-        if importlib.util.find_spec("torch") is None or (
-            e.kind == "cuda" and not provenance.has_gpu()
-        ):
+        if importlib.util.find_spec("torch") is None:
             return False
-        return not all(e.known(spec) for spec in todo)
+        # A GPU that is asked for by name need not be the one here.
+        asked = self.study.config.forecast.device
+        if e.kind == "cuda" and (asked is not None or not provenance.has_gpu()):
+            return False
+        return not all(e.exact(spec) for spec in todo)
 
     # What is shown.
 
@@ -184,45 +192,63 @@ class Forecast:
         return Group(table, "", self.total(rows), *self.notes(rows))
 
     def total(self, rows: Sequence[Row]) -> str:
-        """One line: how many jobs, FLOPs, device hours, price, and how long it takes."""
+        """Two lines: how many jobs and FLOPs; device hours, price, and how long it takes."""
         counts = {a: sum(row.count(a) for row in rows) for a in ("cached", "train", "measure")}
         timings = self.plan.untimed()
         name = f"Forecast for study {self.study.config.study}: "
         if not counts["train"] + counts["measure"] + len(timings):
             return f"{name}nothing to train or to measure, {counts['cached']} runs are there"
-        seconds = _sum(
-            [row.seconds for row in rows] + [self.estimator.throughput(size) for size in timings]
-        )
         jobs = f"{counts['train']} trainings, {counts['train'] + counts['measure']} measurements"
-        parts = [
-            f"{jobs}, {len(timings)} timings",
-            f"{_flops(_sum([r.flops for r in rows]))} FLOPs",
-        ]
+        what = f"{jobs}, {len(timings)} timings"
+        seconds = self.seconds(rows)
+        if seconds is None:
+            told = "FLOPs and hours are told once the token files are there (snakemake -c1 tokens)"
+            return f"{name}{what}\n{told}"
         unit = "GPU" if self.estimator.kind == "cuda" else "core"
-        parts.append(f"{_hours(seconds)} {unit}-hours")
+        what += f"; {_flops(_sum([r.flops for r in rows]))} FLOPs"
+        parts = [f"{_hours(seconds)} {unit}-hours{self._assumption()}"]
         if (cost := self.cost(seconds)) is not None:
             parts.append(f"{_price(cost)} {self.study.config.forecast.currency}")
         devices = self.study.config.forecast.gpus if unit == "GPU" else (self.cores,)
         walls = [(n, self.wall(rows, n)) for n in devices]
-        parts += [f"about {duration(w)} on {n} {unit}{'s' if n > 1 else ''}" for n, w in walls if w]
-        return name + "; ".join(parts)
+        times = [f"{duration(w)} on {n} {unit}{'s' if n > 1 else ''}" for n, w in walls if w]
+        return f"{name}{what}\n" + "; ".join([*parts, f"about {', '.join(times)}"])
+
+    def seconds(self, rows: Sequence[Row]) -> float | None:
+        """Device-seconds of all that is to do."""
+        timings = [self.estimator.throughput(size) for size in self.plan.untimed()]
+        return _sum([*(row.seconds for row in rows), *timings])
+
+    def _assumption(self) -> str:
+        """What hours of a GPU rest on where none was timed, and what they would be at other shares
+        of its peak."""
+        e = self.estimator
+        if e.kind == "cpu" or not e.assumes:
+            return ""
+        others = []
+        for share in SHARES:
+            other = copy(self)
+            other.estimator = Estimator(self.study, self.plan.records, share)
+            others.append(f"{_hours(other.seconds(other.rows()))} at {share:.0%}")
+        share = self.study.config.forecast.share
+        return f" at an assumed {share:.0%} of an {e.gpu}'s peak ({', '.join(others)})"
 
     def notes(self, rows: Sequence[Row]) -> list[str]:
         """What the numbers rest on, and why some are not there."""
         e, notes = self.estimator, []
         if e.bases:
             notes.append(f"Hours rest on {'; '.join(e.bases)}.")
-        elif any(p.action != "cached" for row in rows for p in row.planned):
+        if e.bases and e.assumes:
             where = "a machine with the study's GPU" if e.kind == "cuda" else "this machine"
             notes.append(
-                f"No hours: no run was recorded on a {'GPU' if e.kind == 'cuda' else 'CPU'} at "
-                f"this precision, and there is no calibration. On {where}, with blindspot[train] "
-                f"installed: `blindspot calibrate` (same --configfile), then forecast again."
+                f"Nothing was timed on such a device at this precision. To time it, on {where} "
+                f"with blindspot[train]: `blindspot calibrate` (same --configfile), then forecast "
+                f"again."
             )
         if any(row.flops_per_run is None for row in rows):
             notes.append(
-                "No FLOPs: the number of steps follows from epochs and the number of tokens, which "
-                "is known once the token files are there (`snakemake -c1 tokens`)."
+                "No FLOPs and hours: the number of steps follows from epochs and the number of "
+                "tokens, which is known once the token files are there (`snakemake -c1 tokens`)."
             )
         elif "train" in e.splits and set(e.splits) == {"train"}:
             notes.append(
@@ -237,8 +263,8 @@ class Forecast:
         return path
 
 
-def one_line(study: Study, cores: int) -> str:
-    """The total, from what is known already: for the start of a workflow."""
+def outlook(study: Study, cores: int) -> str:
+    """The total in two lines, from what is known already: for the start of a workflow."""
     forecast = Forecast(study, cores)
     forecast.reasons = False
     return forecast.total(forecast.rows())
@@ -258,15 +284,15 @@ def _count(n: int) -> str:
 
 
 def _flops(value: float | None) -> str:
-    return "?" if value is None else f"{value:.2e}".replace("e+", "e")
+    return UNKNOWN if value is None else f"{value:.2e}".replace("e+", "e")
 
 
 def _hours(seconds: float | None) -> str:
     if seconds is None:
-        return "?"
+        return UNKNOWN
     hours = seconds / 3600
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:.1f}" if hours >= 10 else f"{hours:.2g}"
 
 
 def _price(value: float | None) -> str:
-    return "?" if value is None else f"{value:,.2f}"
+    return UNKNOWN if value is None else f"{value:,.2f}"
