@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from blindspot import provenance
 from blindspot.config.revisions import MEASUREMENT_REVISION
@@ -324,6 +325,9 @@ def test_without_records_hours_follow_from_flops_peak_and_an_assumed_share(tmp_p
     assert "Hours rest on an assumed 40% of the peak of an H200, 989 TFLOP/s in bf16" in notes
     assert "blindspot calibrate" in notes
     assert "Assumes 210,000,000 training tokens" in notes
+    console = Console(width=400, file=io.StringIO())
+    console.print(forecast.render(rows))
+    assert "with blindspot[train]: `blindspot calibrate`" in console.file.getvalue()
     assert max(map(len, total.splitlines())) < 200 and "?" not in total + notes
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.table import Table
 
 from blindspot import provenance
@@ -189,7 +190,8 @@ class Forecast:
             ]
             cells += [_price(self.cost(row.seconds)) if todo else ""] if priced else []
             table.add_row(*cells, row.why)
-        return Group(table, "", self.total(rows), *self.notes(rows))
+        # A word in brackets would be read as markup.
+        return Group(table, "", *map(escape, (self.total(rows), *self.notes(rows))))
 
     def total(self, rows: Sequence[Row]) -> str:
         """Two lines: how many jobs and FLOPs; device hours, price, and how long it takes."""
