@@ -109,7 +109,7 @@ def test_blocks_are_the_file_wherever_it_is_cut(tmp_path_factory, parts):
     path = tmp_path_factory.mktemp("f") / "file"
     path.write_bytes(text.encode())
     expected = path.read_text(encoding="utf-8-sig")  # Python's own rules for marks and line ends
-    assert "".join(files._decoded(path, size=3)) == expected
+    assert "".join(files._decoded(path, hashlib.sha256(), size=3)) == expected
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "BLOCK", 4)
         blocks = list(files.blocks(path))

@@ -13,6 +13,7 @@ from blindspot.config.spec import HubCorpus, LocalCorpus
 from blindspot.config.study import Study
 from blindspot.data import corpus
 from blindspot.data.corpora import hub as hub_module
+from blindspot.data.corpora import local as files
 from blindspot.errors import BlindspotError
 from test_corpus import REVISION, hub, layout
 from test_tokenizer import ODD
@@ -22,6 +23,7 @@ pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 datasets = pytest.importorskip("datasets")
 
+BASE = ROOT / "config.yaml"
 DOCUMENTS = [f"Document {i}: {text}" for i in range(60) for text in ODD[:2]]
 REST = {"validation": "some text", "test": "other text"}
 
@@ -77,6 +79,86 @@ def test_a_folder_is_its_files_in_order(tmp_path, rest):
         BlindspotError, match=r"corpus\.train: .*empty: a folder without text; .*md"
     ):
         fetched(tmp_path / "d", train=str(tmp_path / "empty"), **rest)
+
+
+def test_linked_folders_are_followed_and_hidden_ones_left_out_and_said(tmp_path, rest, capsys):
+    folder, elsewhere = tmp_path / "many", tmp_path / "elsewhere"
+    write_table(elsewhere / "deep" / "x.jsonl", DOCUMENTS[:2])
+    (elsewhere / ".hidden.md").write_text("hidden")
+    for name in (".git/a.txt", ".ipynb_checkpoints/b.txt", ".cache/nothing.bin", "c.txt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"text of {name}")
+    (folder / "b").symlink_to(elsewhere)
+    found = fetched(tmp_path / "c", train=str(folder), **rest)
+    assert found["train"] == [*DOCUMENTS[:2], "text of c.txt"]
+    said = capsys.readouterr().err
+    left = [folder / n for n in (".cache", ".git", ".ipynb_checkpoints", "b/.hidden.md")]
+    assert f"train: left out, because hidden: {', '.join(map(str, left))}\n" in said
+    study = Study.load(BASE, [], {"corpus": {"kind": "local", "train": str(folder), **rest}})
+    assert study.notes == (f"corpus.train: left out, because hidden: {', '.join(map(str, left))}",)
+    # A folder that is named itself may be hidden: that it is meant is plain.
+    found = fetched(tmp_path / "d", train=str(folder / ".git"), **rest)
+    assert found["train"] == ["text of .git/a.txt"]
+
+
+@pytest.mark.parametrize(
+    ("link", "to", "message"),
+    [
+        ("many/deep/up", "many", r"deep/up: a link to a folder that it is in, .*many; take it out"),
+        ("many/gone", "nowhere", r"gone: a link to .*nowhere, which is not there; mend it or"),
+        ("many/again", "many/deep", r"deep/a\.txt and .*again/a\.txt are one file"),
+        ("many/b.txt", "many/deep/a.txt", r"deep/a\.txt and .*many/b\.txt are one file"),
+    ],
+)
+def test_links_that_lead_astray_are_named(tmp_path, rest, link, to, message):
+    (tmp_path / "many" / "deep").mkdir(parents=True)
+    (tmp_path / "many" / "deep" / "a.txt").write_text("a")
+    (tmp_path / link).symlink_to(tmp_path / to)
+    with pytest.raises(BlindspotError, match=rf"^corpus\.train: .*{message}"):
+        fetched(tmp_path / "c", train=str(tmp_path / "many"), **rest)
+
+
+@pytest.mark.parametrize("ending", ["txt", "jsonl", "parquet"])
+def test_a_text_that_changes_while_it_is_read_is_refused(tmp_path, rest, ending, monkeypatch):
+    """Even if it was put back: the study would carry the old text's digest, with the new text."""
+    path = tmp_path / f"train.{ending}"
+
+    def put(documents):
+        if ending == "txt":
+            path.write_text("".join(documents))
+        else:
+            write_table(path, documents)
+
+    put(["before"])
+    named = Study.load(BASE, [], {"corpus": {"kind": "local", "train": str(path), **rest}})
+    spec = named.config.corpus
+    corpus.fetch(spec, tmp_path / "c")
+    assert list(corpus.documents(tmp_path / "c", "train")) == ["before"]
+    read = files.read
+
+    def changed(name, *more):
+        if name == path:
+            put(["meanwhile"])
+        yield from read(name, *more)
+        put(["before"])
+
+    monkeypatch.setattr(files, "read", changed)
+    with pytest.raises(BlindspotError, match=rf"what was read has digest .*{spec.sha256}: files"):
+        corpus.fetch(spec, tmp_path / "c")
+    assert not list((tmp_path / "c").iterdir())
+    monkeypatch.undo()
+    corpus.fetch(spec, tmp_path / "c")
+
+
+def test_a_file_that_is_added_while_files_are_read_is_noticed(tmp_path, rest):
+    (tmp_path / "many").mkdir()
+    (tmp_path / "many" / "a.txt").write_text("a")
+    values = {"kind": "local", "train": str(tmp_path / "many"), **rest}
+    spec = Study.load(BASE, [], {"corpus": values}).config.corpus
+    (tmp_path / "many" / "b.txt").write_text("b")
+    again = LocalCorpus.model_validate(spec.model_dump())
+    with pytest.raises(BlindspotError, match="files were changed, added or taken away"):
+        corpus.fetch(again, tmp_path / "c")
 
 
 def test_shares_part_the_documents_by_their_text_alone(tmp_path):

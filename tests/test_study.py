@@ -298,6 +298,52 @@ def test_local_text_is_known_by_its_content(tmp_path):
         local("one")
 
 
+def test_paths_are_those_that_a_shell_would_make_and_that_is_said(monkeypatch, tmp_path):
+    for split in ("a", "b", "c"):
+        (tmp_path / f"{split}.txt").write_text(split)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("MINE", "deep/er")
+    typed = {
+        "work": "~/scratch",
+        "results": "${HOME}/$MINE/results",
+        "corpus": {"kind": "local", "train": ["~/a.txt"], "validation": "$HOME/b.txt",
+                   "test": str(tmp_path / "c.txt")},
+    }  # fmt: skip
+    study = load(**typed)
+    assert study.work == tmp_path / "scratch" and load(work="a~b").config.work == "a~b"
+    assert study.results == tmp_path / "deep/er/results/paper"
+    assert study.config.corpus.files("train") == [str(tmp_path / "a.txt")]
+    assert study.notes == (
+        f"work: ~/scratch is {tmp_path}/scratch",
+        f"results: ${{HOME}}/$MINE/results is {tmp_path}/deep/er/results",
+        f"corpus.train: ['~/a.txt'] is ['{tmp_path}/a.txt']",
+        f"corpus.validation: $HOME/b.txt is {tmp_path}/b.txt",
+    )
+    assert load(work="here/", results="./there").notes == ()
+    hub = yaml.safe_load(BASE.read_text())["corpus"]
+    assert load(corpus=hub | {"path": "~/hub"}).config.corpus.path == f"{tmp_path}/hub"
+    (tmp_path / "t.json").write_text("{}")
+    given = load(tokenizer={"kind": "file", "path": "~/t.json", "vocab_size": 5})
+    assert given.config.tokenizer.path == f"{tmp_path}/t.json"
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ({"work": "$NOT_SET_HERE/x"}, r"work: \$NOT_SET_HERE is not set here; .*NOT_SET_HERE/x"),
+        ({"results": "${NOT_SET}"}, r"results: \$\{NOT_SET\} is not set here"),
+        ({"work": "~nobody-of-this-name/x"}, r"work: ~nobody-of-this-name is no user here"),
+        (
+            {"corpus": {"kind": "local", "train": "$NOT_SET", "validation": 0.1, "test": 0.1}},
+            r"corpus\.train: \$NOT_SET is not set here; [^\n]*$",
+        ),
+    ],
+)
+def test_a_path_that_says_nothing_here_is_refused(override, said):
+    with pytest.raises(BlindspotError, match=said):
+        load(**override)
+
+
 def test_cells_that_differ_in_loss_alone_share_an_architecture():
     study = load()
     assert list(study.architectures("44m")) == ["final-only-rms", "raw", "rms"]

@@ -22,6 +22,8 @@ def plan() -> None:
     if not workflow.is_main_process:
         return
     hold()
+    for note in study.notes:
+        logger.info(note)
     done = [name for name in RUNS if finished(name).exists()]
     known = [name for name in done if measured(name).exists()]
     lost = FILES.impossible(REMADE)

@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
+from blindspot.config.localfiles import ENDINGS, TABLES, PathText, listing
 from blindspot.config.revisions import DATA_REVISION, TOKENS_FORMAT
 from blindspot.errors import BlindspotError
 from blindspot.settings import Count, Name, Neutral, Settings, digest
@@ -33,7 +34,7 @@ def _source(value: str | list[str] | float) -> str | list[str] | float:
 #: A split of a hub data set by its name there, or a share of the train documents.
 HubSplit = Annotated[str | float, AfterValidator(_source)]
 #: Files or folders of a split, or a share of the train documents.
-LocalSplit = Annotated[str | list[str] | float, AfterValidator(_source)]
+LocalSplit = Annotated[PathText | list[PathText] | float, AfterValidator(_source)]
 
 
 class Limit(Settings):
@@ -89,7 +90,7 @@ class HubCorpus(Settings):
     config: str | None = None
     revision: Commit
     column: str = "text"
-    path: str | None = None
+    path: PathText | None = None
     train: Annotated[str, Neutral("train")] = "train"
     validation: Annotated[HubSplit, Neutral("validation")] = "validation"
     test: Annotated[HubSplit, Neutral("test")] = "test"
@@ -110,15 +111,11 @@ class HubCorpus(Settings):
         return _shares(self)
 
 
-#: Files that are read as a table with a column of texts; any other file is text.
-TABLES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 #: Files that are neither text nor such a table, but would pass for text or fail strangely.
 REFUSED = {
     **dict.fromkeys((".csv", ".tsv", ".arrow"), "convert it to JSON lines or parquet"),
     **dict.fromkeys((".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz"), "unpack it first"),
 }
-#: Endings that are taken from a folder.
-ENDINGS = {*TABLES, ".txt", ".text", ".md"}
 
 
 class LocalCorpus(Settings):
@@ -126,13 +123,15 @@ class LocalCorpus(Settings):
 
     kind: Literal["local"]
     name: Name = "local"
-    train: str | list[str]
+    train: PathText | list[PathText]
     validation: LocalSplit
     test: LocalSplit
     #: The column with the text, of JSON lines and parquet.
     column: str = "text"
     #: SHA-256 over the files' content; the study fills it in, a config may pin it.
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    #: Files and what is hidden, by split: folders are searched once.
+    _found: dict[str, tuple[list[str], list[str]]] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -149,10 +148,23 @@ class LocalCorpus(Settings):
 
     def files(self, split: Literal["train", "validation", "test"]) -> list[str]:
         """The files of a split, those of a folder sorted by path; none where it is a share."""
+        return list(self._listed(split)[0])
+
+    def hidden(self, split: Literal["train", "validation", "test"]) -> list[str]:
+        """What is left out of the folders of a split because its name begins with a dot."""
+        return list(self._listed(split)[1])
+
+    def _listed(self, split: Literal["train", "validation", "test"]) -> tuple[list[str], list[str]]:
+        if split not in self._found:
+            self._found[split] = self._search(split)
+        return self._found[split]
+
+    def _search(self, split: Literal["train", "validation", "test"]) -> tuple[list[str], list[str]]:
         value: str | list[str] | float = getattr(self, split)
         if isinstance(value, float):
-            return []
+            return [], []
         found: list[str] = []
+        hidden: list[str] = []
         for name in [value] if isinstance(value, str) else value:
             path = Path(name)
             if not name:
@@ -162,15 +174,21 @@ class LocalCorpus(Settings):
                     f"corpus.{split}: {name}: not read; text, JSON lines and parquet are: "
                     f"{REFUSED[path.suffix.lower()]}"
                 )
-            inside = sorted(path.rglob("*")) if path.is_dir() else []
-            fit = [p for p in inside if p.suffix.lower() in ENDINGS and not p.name.startswith(".")]
-            if path.is_dir() and not fit:
+            if not path.is_dir():
+                found.append(name)
+                continue
+            try:
+                inside = listing(path)
+            except BlindspotError as error:
+                raise BlindspotError(f"corpus.{split}: {error}") from None
+            if not inside.files:
                 raise BlindspotError(
                     f"corpus.{split}: {name}: a folder without text; it needs files that end in "
                     f"{', '.join(sorted(ENDINGS))}"
                 )
-            found += map(str, fit) if path.is_dir() else [name]
-        return found
+            found += map(str, inside.files)
+            hidden += map(str, inside.hidden)
+        return found, hidden
 
     def identity(self) -> dict[str, Any]:
         value: dict[str, Any] = {"kind": "local", "sha256": self.sha256}
@@ -224,7 +242,7 @@ class FileTokenizer(Settings):
     NO_IDENTITY = frozenset({"path"})
 
     kind: Literal["file"]
-    path: str
+    path: PathText
     vocab_size: Annotated[int, Field(strict=True, ge=2, le=2**32)]
     #: The token that starts a stream; null is its only special token.
     start: str | None = None

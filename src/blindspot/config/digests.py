@@ -45,6 +45,11 @@ class Digests:
         return found
 
 
+def of_file(split: str, sha256: str) -> bytes:
+    """What a file adds to a corpus's digest: its split and its content, not its name."""
+    return f"{split} {sha256}\n".encode()
+
+
 def identified(corpus: LocalCorpus, digests: Digests) -> LocalCorpus:
     """Fill in the digest of the files, or check it against the pinned one."""
     total = hashlib.sha256()
@@ -59,7 +64,7 @@ def identified(corpus: LocalCorpus, digests: Digests) -> LocalCorpus:
                     f"corpus.{split}: {name} is a file of corpus.{owner} too, so its scores would "
                     f"mean nothing; take it out of one of them"
                 )
-            total.update(f"{split} {digests.sha256(path)}\n".encode())
+            total.update(of_file(split, digests.sha256(path)))
     found = total.hexdigest()
     if corpus.sha256 not in (None, found):
         raise BlindspotError(

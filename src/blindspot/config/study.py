@@ -5,19 +5,20 @@ A study file says what differs from the base file, `config.yaml`. Maps merge key
 those. Under `cells` and `sizes`, a name with nothing behind it stands for the base's definition.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from blindspot.config import yamltext
 from blindspot.config.devices import listed
 from blindspot.config.digests import Digests, identified, pinned
 from blindspot.config.execution import Execution
+from blindspot.config.explain import explain
+from blindspot.config.localfiles import PathText
 from blindspot.config.revisions import THROUGHPUT_REVISION
 from blindspot.config.spec import (
     Corpus,
@@ -120,8 +121,8 @@ class Config(Settings):
     NO_IDENTITY = frozenset({"work", "results", "device", "runs", "reuse", "forecast", "execution"})
 
     study: Name
-    work: str = "work"
-    results: str = "results"
+    work: PathText = "work"
+    results: PathText = "results"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     corpus: Corpus
     tokenizer: Tokenizer
@@ -188,8 +189,10 @@ class Run:
 class Study:
     """A validated config with its runs, in the order of sizes, cells, seeds."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, notes: Sequence[str] = ()) -> None:
         self.config = config
+        #: What was understood in a way that whoever wrote the config should know of.
+        self.notes = tuple(notes)
 
     @classmethod
     def load(
@@ -218,7 +221,7 @@ class Study:
             if isinstance(config.tokenizer, FileTokenizer):
                 chosen = pinned(config.tokenizer, _digests(config))
                 config = config.model_copy(update={"tokenizer": chosen})
-            study = cls(config)
+            study = cls(config, [*_expansions(values, config), *_left_out(config.corpus)])
             _ = study.runs
         except ValidationError as error:
             raise BlindspotError(explain(error, where)) from None
@@ -333,6 +336,28 @@ def _digests(config: Config) -> Digests:
     return Digests(Path(config.work) / "digests.json")
 
 
+def _expansions(values: Mapping[str, Any], config: Config) -> Iterator[str]:
+    """Paths that are others than those that were typed, because of `~` or variables."""
+    found = config.model_dump()
+    for owner, keys in (
+        (None, ("work", "results")),
+        ("corpus", ("path", "train", "validation", "test")),
+        ("tokenizer", ("path",)),
+    ):
+        typed, meant = (values, found) if owner is None else (values[owner], found[owner])
+        for key in keys:
+            if isinstance(typed.get(key), str | list) and typed[key] != meant[key]:
+                path = key if owner is None else f"{owner}.{key}"
+                yield f"{path}: {typed[key]} is {meant[key]}"
+
+
+def _left_out(corpus: Corpus) -> Iterator[str]:
+    if isinstance(corpus, LocalCorpus):
+        for split in ("train", "validation", "test"):
+            if hidden := corpus.hidden(split):
+                yield f"corpus.{split}: left out, because hidden: {', '.join(hidden)}"
+
+
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Lay `over` over `base`; see the module's docstring for the rule."""
     merged = dict(base)
@@ -351,33 +376,3 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         else:
             merged[key] = value
     return merged
-
-
-def explain(error: ValidationError, where: str) -> str:
-    """One line a fault: the key, its value, what would be right."""
-    lines = []
-    for fault in error.errors(include_url=False):
-        # A discriminated union puts its tag into the path; the key alone is what a user typed.
-        key = ".".join(str(part) for part in fault["loc"] if part not in _tags()) or "config"
-        message = fault["msg"].removeprefix("Value error, ")
-        value = fault["input"]
-        if fault["loc"][-1:] == ("[key]",):
-            key = ".".join(map(str, fault["loc"][:-2]))
-            message = (
-                "a name has at most 40 of a-z, 0-9, '.' and '-', and begins with a letter or digit"
-            )
-        elif fault["type"] == "extra_forbidden":
-            message = "unknown key; check its spelling against config.yaml"
-        elif fault["type"] == "missing":
-            message, value = "missing", None
-        elif fault["type"] == "string_type" and isinstance(value, (bool, int, float)):
-            message += "; put it in quotes"
-        shown = ""
-        if not isinstance(value, (dict, BaseModel)) and fault["type"] != "missing":
-            shown = f" (got {json.dumps(value, default=str)})"
-        lines.append(f"{where}: {key}: {message}{shown}")
-    return "\n".join(lines)
-
-
-def _tags() -> set[str]:
-    return {"enwiki-sample", "hub", "local", "bpe", "words", "file", "gpt2"}

@@ -27,6 +27,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
+from blindspot.config.digests import of_file
 from blindspot.config.spec import Corpus, EnwikiSample, HubCorpus, LocalCorpus
 from blindspot.data.corpora import known, local
 from blindspot.data.corpora.local import SEPARATOR
@@ -58,12 +59,7 @@ def fetch(corpus: Corpus, folder: Path) -> None:
             splits = _write(_shared(corpus, hub.read), folder)
             rows, commit = {} if corpus.shares else hub.rows, hub.commit
         case LocalCorpus():
-
-            def files(split: Split) -> Iterator[str]:
-                for name in corpus.files(split):
-                    yield from local.read(Path(name), corpus.column)
-
-            splits = _write(_shared(corpus, files), folder)
+            splits = _read_files(corpus, folder)
     for split, count in rows.items():
         splits[split]["rows"] = count
     _check(corpus, splits)
@@ -138,6 +134,35 @@ class Counter:
             "joined_words": self.joined_words,
             "sha256": self._digest.hexdigest(),
         }
+
+
+def _read_files(corpus: LocalCorpus, folder: Path) -> dict[str, dict[str, Any]]:
+    """Write the documents of a user's files; what `read` says of each split.
+
+    The digest that names the corpus must be that of the bytes that became documents: a text that
+    was changed in between, even if it is put back now, is refused.
+    """
+    total = hashlib.sha256()
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def files(split: Split) -> Iterator[str]:
+        if hidden := corpus.hidden(split):
+            print(f"{split}: left out, because hidden: {', '.join(hidden)}", file=sys.stderr)
+        for name in corpus.files(split):
+            seen = hashlib.sha256()
+            yield from local.read(Path(name), corpus.column, seen, folder)
+            total.update(of_file(split, seen.hexdigest()))
+
+    splits = _write(_shared(corpus, files), folder)
+    if corpus.sha256 not in (None, total.hexdigest()):
+        for split in SPLITS:
+            (folder / f"{split}.jsonl").unlink(missing_ok=True)
+        raise BlindspotError(
+            f"corpus: what was read has digest {total.hexdigest()}, what the study names has "
+            f"{corpus.sha256}: files were changed, added or taken away since it was planned. Start "
+            f"again, and leave them alone while they are read"
+        )
+    return splits
 
 
 def _shared(

@@ -1,12 +1,18 @@
-"""Files of one's own: text, JSON lines, parquet, read in bounded memory."""
+"""Files of one's own: text, JSON lines, parquet, read in bounded memory.
 
+A file may change while it is read, and change back. So whoever reads one may give a digest, which
+then takes in the very bytes that became documents.
+"""
+
+import hashlib
 import io
 import json
+import tempfile
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from pathlib import Path
 
-from blindspot.config.dataspec import TABLES
+from blindspot.config.localfiles import TABLES
 from blindspot.data.corpora.rows import lf, text_of
 from blindspot.errors import BlindspotError
 
@@ -16,18 +22,22 @@ SEPARATOR = "\n\n"
 BLOCK = 1 << 16
 
 
-def read(path: Path, column: str) -> Iterator[str]:
-    """The documents of a file, by its ending; `column` is where tables have their text."""
+def read(path: Path, column: str, seen: "hashlib._Hash", scratch: Path) -> Iterator[str]:
+    """The documents of a file, by its ending; `column` is where tables have their text.
+
+    `seen` takes in the bytes that are read; a table that is read out of order is copied to the
+    folder `scratch` for it.
+    """
     match TABLES.get(path.suffix.lower()):
         case "jsonl":
-            return _json_lines(path, column)
+            return _json_lines(path, column, seen)
         case "parquet":
-            return _parquet(path, column)
+            return _parquet(path, column, seen, scratch)
         case _:
-            return blocks(path)
+            return blocks(path, seen)
 
 
-def _json_lines(path: Path, column: str) -> Iterator[str]:
+def _json_lines(path: Path, column: str, seen: "hashlib._Hash") -> Iterator[str]:
     """One object a line; empty lines are skipped."""
     try:
         handle = open(path, "rb")  # noqa: SIM115
@@ -35,6 +45,7 @@ def _json_lines(path: Path, column: str) -> Iterator[str]:
         raise BlindspotError(f"corpus: {path}: cannot be read ({error.strerror})") from None
     with handle:
         for number, line in enumerate(handle, 1):
+            seen.update(line)
             line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             if not line.strip():
                 continue
@@ -55,12 +66,26 @@ def _json_lines(path: Path, column: str) -> Iterator[str]:
             yield lf(text_of(value[column], where))
 
 
-def _parquet(path: Path, column: str) -> Iterator[str]:
+def _parquet(path: Path, column: str, seen: "hashlib._Hash", scratch: Path) -> Iterator[str]:
+    with tempfile.NamedTemporaryFile(dir=scratch, prefix=".reading-") as copy:
+        try:
+            with open(path, "rb") as handle:
+                while block := handle.read(1 << 20):
+                    seen.update(block)
+                    copy.write(block)
+        except OSError as error:
+            raise BlindspotError(f"corpus: {path}: cannot be read ({error.strerror})") from None
+        copy.flush()
+        yield from _rows(path, Path(copy.name), column)
+
+
+def _rows(path: Path, copy: Path, column: str) -> Iterator[str]:
+    """The column's texts in the copy of a parquet file; `path` is for messages."""
     import pyarrow as pa
     from pyarrow import parquet
 
     try:
-        file = parquet.ParquetFile(path)
+        file = parquet.ParquetFile(copy)
     except (OSError, pa.ArrowInvalid) as error:
         raise BlindspotError(f"corpus: {path}: not readable as parquet ({error})") from None
     with file:
@@ -81,7 +106,7 @@ def _parquet(path: Path, column: str) -> Iterator[str]:
                 yield lf(text_of(text, where))
 
 
-def blocks(path: Path) -> Iterator[str]:
+def blocks(path: Path, digest: "hashlib._Hash | None" = None) -> Iterator[str]:
     """Cut a UTF-8 text file at empty lines into documents of `BLOCK` characters or more.
 
     Joined by `SEPARATOR` they are the file's text. Memory is bounded by the longest stretch
@@ -89,7 +114,7 @@ def blocks(path: Path) -> Iterator[str]:
     """
     rest = ""
     held: str | None = None  # the last block waits: blank text at the file's end belongs to it
-    for text in _decoded(path):
+    for text in _decoded(path, digest or hashlib.sha256()):
         seen = len(rest)
         rest += text
         while (cut := rest.find(SEPARATOR, max(BLOCK, seen - 1))) >= 0:
@@ -103,7 +128,7 @@ def blocks(path: Path) -> Iterator[str]:
     yield rest
 
 
-def _decoded(path: Path, size: int = 1 << 20) -> Iterator[str]:
+def _decoded(path: Path, seen: "hashlib._Hash", size: int = 1 << 20) -> Iterator[str]:
     """A file's text in pieces, without byte order mark, line ends as LF."""
     decoder = getincrementaldecoder("utf-8")()
     newlines = io.IncrementalNewlineDecoder(None, translate=True)
@@ -116,6 +141,7 @@ def _decoded(path: Path, size: int = 1 << 20) -> Iterator[str]:
     with handle:
         while not ended:
             block = handle.read(size)
+            seen.update(block)
             ended = not block
             kept = len(decoder.getstate()[0])
             try:
