@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "collect": {"config"},
     "publish": {"config", "collect", "measure"},
     "plan": {"config", "lm", "training", "publish"},
+    "audit": {"config", "data", "lm", "measure", "publish"},
     "workflow": set(),
 }
 GROUND = {
@@ -65,6 +66,8 @@ def test_imports_go_one_way(folder):
     for path in (PACKAGE / folder).rglob("*.py"):
         wrong = {name for name in imported(path) if name.partition(".")[0] not in may}
         assert not wrong, f"{path.relative_to(PACKAGE)} imports {wrong}"
+        if folder == "audit":
+            assert {n for n in imported(path) if n.startswith("publish")} <= {"publish.style"}
         if folder == "publish":
             # The names of measured files and protocols; nothing that needs torch.
             measure = {n for n in imported(path) if n.startswith("measure")}

@@ -212,6 +212,33 @@ def readme(
 
 
 @app.command()
+def audit(
+    model: Annotated[str, typer.Argument(help="A run, a Hugging Face model, or FILE.py:FUNCTION.")],
+    text: Annotated[Path | None, typer.Option(help="UTF-8 text; default: an excerpt.")] = None,
+    out: Annotated[Path, typer.Option(help="Results go below it, by name.")] = Path("audit"),
+    quick: Annotated[bool, typer.Option("--quick", help="Three factors, 128 tokens.")] = False,
+    tokens: Annotated[int | None, typer.Option(min=2, help="Tokens to read.")] = None,
+    length: Annotated[int | None, typer.Option(min=8, help="Tokens of a window.")] = None,
+    loops: Annotated[int | None, typer.Option(help="Trained loops, if not as configured.")] = None,
+    beyond: Annotated[int | None, typer.Option(min=0, help="Loops beyond these.")] = None,
+    device: Device = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16, float64.")] = "auto",
+    tokenizer: Annotated[Path | None, typer.Option(help="A tokenizer.json.")] = None,
+    results: Annotated[Path, typer.Option(help="Where runs' records are.")] = Path("results"),
+    work: Annotated[Path, typer.Option(help="Where runs' weights are.")] = Path("work"),
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run Python code that comes with a model.")
+    ] = False,
+) -> None:
+    """Look for the blind spot in a looped model: a verdict, numbers and a page."""
+    from blindspot.audit.command import run, settings
+    from blindspot.audit.sources import Options
+
+    where = Options(text, tokenizer, results, work, device, dtype, loops, trust_remote_code)
+    run(model, where, settings(quick, tokens, length, beyond), out)
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON schema of config.yaml, for editors."""
     from blindspot.config.study import Config

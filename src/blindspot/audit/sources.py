@@ -1,0 +1,208 @@
+"""Where a model to audit comes from, and the text that it is audited on.
+
+0.1m/perloop-rms/seed42-1f2e3d4c    a finished run of this project
+my_model.py:looped                  a function in a Python file that gives a `Looped`
+path/to/folder, owner/name          a Hugging Face model (`hub.py`)
+"""
+
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from blindspot.audit.looped import Looped
+from blindspot.config.runfiles import WEIGHTS
+from blindspot.config.spec import RunSpec, canonical
+from blindspot.data.tokens import Tokens
+from blindspot.errors import BlindspotError
+from blindspot.files import read_json
+from blindspot.lm import device as devices
+from blindspot.lm.model import LoopedLM
+from blindspot.measure import load
+
+RUN = re.compile(r"[^/]+/[^/]+/seed\d+-[0-9a-f]{8}")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says beside the model's name."""
+
+    text: Path | None = None
+    tokenizer: Path | None = None
+    results: Path = Path("results")
+    work: Path = Path("work")
+    device: str = "auto"
+    dtype: str = "auto"
+    loops: int | None = None
+    trust_remote_code: bool = False
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model, and a stream of token ids for it."""
+
+    model: Looped
+    stream: np.ndarray
+    text: str
+    source: str
+
+
+def find(name: str, options: Options) -> Subject:
+    """The model of that name with its text. Raises `BlindspotError` where there is none."""
+    if RUN.fullmatch(name):
+        return _run(name, options)
+    if ".py:" in name:
+        return _python(name, options)
+    from blindspot.audit.hub import find as find_on_hub
+
+    model, encode = find_on_hub(name, options)
+    path, text = read_text(options.text)
+    return Subject(_with_loops(model, options), encode(text, path), path, "Hugging Face")
+
+
+def looped(name: str, model: LoopedLM) -> Looped:
+    """A model of this project as the audit sees it: the state before any inter-loop norm."""
+    return Looped(
+        name=name,
+        init=lambda ids: (None, model.embed(ids)),
+        loop=lambda _, state, k: model.loop(state, k),
+        read=lambda _, state, k: model.logits(state, k),
+        loops=model.spec.loops,
+        vocab_size=model.spec.vocab_size,
+        point="the last block's output, before any inter-loop norm and before the readout",
+        context=model.spec.context,
+        whole=lambda ids: model.logits(model(ids)[-1], model.spec.loops),
+        module=model,
+    )
+
+
+def read_text(path: Path | None) -> tuple[str, str]:
+    """Name and content of the user's file, or of the embedded excerpt (fetched once by pip)."""
+    if path is not None:
+        try:
+            return str(path), path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BlindspotError(f"--text {path}: not readable as UTF-8 text ({error})") from None
+    from blindspot.data.corpora import enwiki
+    from blindspot.files import write_text
+
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    kept = cache / "blindspot" / "enwiki-validation.txt"
+    if not kept.exists():
+        try:
+            found = [article for split, article in enwiki.tagged() if split == "validation"]
+        except BlindspotError as error:
+            raise BlindspotError(f"--text: give a file of your own; {error}") from None
+        write_text(kept, "\n\n".join(found))
+    return "enwiki-sample, validation", kept.read_text(encoding="utf-8")
+
+
+def encode_file(tokenizer: Path, text: str, name: str) -> np.ndarray:
+    """Ids of a text by a tokenizer.json."""
+    from blindspot.data.tokenizer import load as load_tokenizer
+
+    ids = np.array(load_tokenizer(tokenizer).encode(text, add_special_tokens=False).ids)
+    if not ids.size:
+        raise BlindspotError(f"{name}: the text is empty")
+    return ids
+
+
+def _with_loops(model: Looped, options: Options) -> Looped:
+    return model if options.loops is None else replace(model, loops=options.loops)
+
+
+# --- a run of this project -------------------------------------------------------------------
+
+
+def _run(name: str, options: Options) -> Subject:
+    if options.loops is not None:
+        raise BlindspotError(
+            f"--loops {options.loops}: a run knows its number of loops; loops beyond it are "
+            f"--beyond"
+        )
+    spec, data = specification(name, options.results)
+    device = devices.resolve(options.device)
+    model = load.model(spec, options.work / "runs" / name / WEIGHTS, device)
+    if options.dtype != "auto":
+        model = model.to(getattr(torch, options.dtype))
+    tokens = _tokens(name, spec, options.work)
+    if options.text is None:
+        text, stream = f"validation split of {data['corpus']}", tokens.split("validation")
+    else:
+        text, content = read_text(options.text)
+        tokenizer = options.tokenizer or tokens.folder / "tokenizer.json"
+        stream = encode_file(tokenizer, content, text)
+    return Subject(looped(name, model), stream, text, "run")
+
+
+def specification(name: str, results: Path) -> tuple[RunSpec, dict[str, Any]]:
+    """A finished run's specification, and what its record says of its data."""
+    record = next(results.glob(f"*/runs/{name}/run.json"), results / "runs" / name / "run.json")
+    if not record.exists():
+        records = results.glob("*/runs/*/*/*/run.json")
+        known = sorted(path.parent.as_posix().partition("runs/")[2] for path in records)
+        beside = [other for other in known if other.split("/")[:2] == name.split("/")[:2]]
+        raise BlindspotError(
+            f"{name}: no finished run of that name below {results}/; "
+            f"{_listed(beside or known) or 'there are none, so give --results and --work'}"
+        )
+    read = read_json(record)
+    return RunSpec.parse(canonical(read["spec"])), read["data"]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f", and {len(names) - 8} more" if len(names) > 8 else ""
+    return f"there are {', '.join(names[:8])}{more}" if names else ""
+
+
+def _tokens(name: str, spec: RunSpec, work: Path) -> Tokens:
+    """The token files that a run was trained on."""
+    for path in sorted((work / "tokens").glob("*/tokens.json")):
+        if canonical(read_json(path).get("data")) == canonical(spec.data):
+            return Tokens.open(path.parent, verify=False)
+    raise BlindspotError(
+        f"{name}: no token files of this run's data below {work / 'tokens'}; make them again "
+        f"(snakemake knows how), or say where they are with --work"
+    )
+
+
+# --- a function in a Python file -------------------------------------------------------------
+
+
+def _python(name: str, options: Options) -> Subject:
+    path, _, function = name.rpartition(":")
+    made = _module(Path(path), name).get(function)
+    if not callable(made):
+        raise BlindspotError(f"{name}: {path} has no function {function}")
+    model = made()
+    if not isinstance(model, Looped):
+        raise BlindspotError(
+            f"{name}: {function}() gave a {type(model).__name__}; it has to give a "
+            f"blindspot.audit.Looped"
+        )
+    if options.tokenizer is None:
+        raise BlindspotError(
+            f"{name}: which ids stand for a text? Give --tokenizer PATH/tokenizer.json, or call "
+            f"blindspot.audit.audit(model, ids) from Python"
+        )
+    text, content = read_text(options.text)
+    stream = encode_file(options.tokenizer, content, text)
+    return Subject(_with_loops(model, options), stream, text, "Python file")
+
+
+def _module(path: Path, name: str) -> dict[str, Any]:
+    if not path.is_file():
+        raise BlindspotError(f"{name}: {path}: no such file")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)
+    spec.loader.exec_module(module)
+    return vars(module)
