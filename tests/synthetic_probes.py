@@ -54,7 +54,7 @@ def write(folder: Path, run: Run, probe: Probe, ce: np.ndarray, norm: np.ndarray
         "norm_groups": _groups(norm),
         "norm_growth": _growth(norm),
         "gradients": _gradients(run, probe, noise),
-        "gradient_eps": _eps(run, norm),
+        "gradient_eps": _eps(run, probe, norm),
         "updates": _updates(norm, probe, loops, noise),
         "update_fixed": _fixed(loops),
         "clamp": _clamp(probe, ce, norm, noise),
@@ -130,7 +130,7 @@ def _gradients(run: Run, probe: Probe, noise: np.ndarray) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _eps(run: Run, norm: np.ndarray) -> pd.DataFrame:
+def _eps(run: Run, probe: Probe, norm: np.ndarray) -> pd.DataFrame:
     columns = ["split", "k", "eps", "norm_low", "norm_high", "tokens", "cos_abs_mean",
                "cos_abs_mean_eps0", "radial_mean", "radial_mean_eps0"]  # fmt: skip
     rows = []
@@ -138,7 +138,7 @@ def _eps(run: Run, norm: np.ndarray) -> pd.DataFrame:
         for k, s in enumerate(norm[1:], start=1):
             low = 10 ** (math.floor(2 * math.log10(s)) / 2)
             edges = [low, low * math.sqrt(10)]
-            rows.append(["validation", k, 1e-6, *edges, TOKENS, 1e-7 / s, 1e-17, 1e-7, 1e-18])
+            rows.append(["validation", k, 1e-6, *edges, TOKENS, 1e-7 / s, probe.cos, 1e-7, 1e-18])
     return pd.DataFrame(rows, columns=columns)
 
 

@@ -284,6 +284,26 @@ def test_a_cosine_of_zero_is_blind(paper: Path):
     assert rows.loc["blind-rms", "verdict"] == "supported"
 
 
+def test_blindness_is_judged_with_the_readouts_eps_at_zero(paper: Path):
+    """States of norm 0.3 are seen through eps (1e-3): the lemma is of the readout without it."""
+    seen = changed(paper, gradients=lambda g: g.assign(cos_abs_mean=1.4e-3))
+    assert set(seen.loc[["blind-rms", "blind-penalty"], "verdict"]) == {"supported"}
+    assert seen.loc["blind-rms", "ours"] == pytest.approx(1e-16)
+    assert seen.loc["visible-raw", "ours"] == pytest.approx(1.4e-3)  # raw readouts have no eps
+    # By bucket of the norm: a third of the tokens at 4e-6, the rest at 1e-6, are 2e-6.
+    rows = changed(
+        paper,
+        gradient_eps=lambda e: pd.concat(
+            [
+                e.assign(cos_abs_mean_eps0=1e-6, tokens=2000),
+                e.assign(cos_abs_mean_eps0=4e-6, tokens=1000, norm_low=9e9),
+            ]
+        ),
+    )
+    assert rows.loc["blind-rms", "ours"] == pytest.approx(2e-6)
+    assert rows.loc["blind-rms", "verdict"] == "contradicted"
+
+
 def test_differences_at_equal_flops_are_of_the_table(paper: Path, whole: pd.DataFrame):
     """In standard deviations of a replicate, as tables/matched has both."""
     table = matched(Collected(paper)).query("budget == 'FLOPs'").set_index("cell")
@@ -369,8 +389,9 @@ def test_the_declaration():
     assert all(claim.source and claim.claim.endswith(".") for claim in declared.values())
     known = {*CELLS}
     assert {cell for claim in declared.values() for cell in claim.cells} <= known
-    assert set(CLAIMS.reads) == {"exits", "baselines", "norms", "gradients", "updates", "clamp",
-                                 "halting", "throughput", "trajectory", "timing"}  # fmt: skip
+    assert set(CLAIMS.reads) == {"exits", "baselines", "norms", "gradients", "gradient_eps",
+                                 "updates", "clamp", "halting", "throughput", "trajectory",
+                                 "timing"}  # fmt: skip
     with pytest.raises(ValueError, match="exactly one"):
         claims.Claim.model_validate(
             yaml.safe_load(

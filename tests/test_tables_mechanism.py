@@ -64,10 +64,12 @@ def test_radial_keeps_paths_and_sources_apart(made: tuple[Study, Path, Path]):
         half = np.log(row["cos_abs_mean_high"] / row["cos_abs_mean_low"]) / 2
         assert half == pytest.approx(2.48414 * np.std(logs, ddof=1), rel=1e-5)
     row = shown(out, "radial", "perloop-rms")
-    assert row[3].startswith("9.5e-17 [") and row[8] == "—"
-    assert shown(out, "radial", "perloop-rms-penalty")[8].startswith("0.8")
+    assert row[3].startswith("9.5e-17 [") and row[9] == "—"
+    assert shown(out, "radial", "perloop-rms-penalty")[9].startswith("0.8")
+    # With eps at 0, over the buckets of the norm; a readout without eps has no such number.
+    assert row[4].startswith("1.0e-16") and shown(out, "radial", "perloop-raw")[4] == "—"
     # The chance level of |cos| at d = 512 (paper.md: 0.035).
-    assert row[9] == "0.0353"
+    assert row[10] == "0.0353"
 
 
 def test_clamp_tests_equivalence_over_seeds(made: tuple[Study, Path, Path]):

@@ -139,8 +139,9 @@ TABLES = _named(
         "Mean over tokens of |cos| between the gradient with respect to a state and the state "
         "itself. Immediate: the gradient of that loop's own loss, of which the visibility lemma "
         "speaks; recurrence: of all later losses, through the loops. The cross-entropy and the "
-        "norm penalty are apart. float32 shows the floor of rounding.",
-        ("gradients",),
+        "norm penalty are apart. A readout that normalizes sees the norm through its eps alone: "
+        "beside it, eps = 0, on which the claims are judged. float32 shows the floor of rounding.",
+        ("gradients", "gradient_eps"),
     ),
     Item(
         "updates",
@@ -230,6 +231,7 @@ CLAIMS = Item(
         "baselines",
         "norms",
         "gradients",
+        "gradient_eps",
         "updates",
         "clamp",
         "halting",

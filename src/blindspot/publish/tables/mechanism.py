@@ -4,6 +4,7 @@ import pandas as pd
 
 from blindspot.collect.collected import Collected
 from blindspot.collect.stats import EQUIVALENT, judge, summarize
+from blindspot.publish.quantities import without_eps
 from blindspot.publish.tables.table import KEYS, Table, every_cell, lead, means, spreads
 from blindspot.publish.typeset import ABSENT, number
 
@@ -26,6 +27,15 @@ def radial(c: Collected) -> Table:
         chosen = data[(data["source"] == source) & (data["path"] == path) & (data["k"] == k)]
         return spreads(every_cell(c, chosen[chosen["dtype"] == dtype]), value, 4)
 
+    exact = means(without_eps(c), [*KEYS, "k"], [], ["cos_abs_mean"])
+    data = data.merge(
+        exact.drop(columns="seeds")
+        .rename(columns=lambda name: name.replace("mean", "mean_eps0"))
+        .assign(source="ce", path="immediate", dtype="float64"),
+        on=[*KEYS, "k", "source", "path", "dtype"],
+        how="left",
+        validate="one_to_one",
+    )
     seeds = every_cell(c, c.runs.groupby(KEYS, sort=False).size().rename("seeds").reset_index())
     chance = data.groupby("size")["chance_cos_abs"].first()
     K = c.loops
@@ -33,6 +43,7 @@ def radial(c: Collected) -> Table:
         lead(c, seeds)
         | {
             "CE |cos|": part("ce", "immediate", K),
+            "eps = 0": part("ce", "immediate", K, "cos_abs_mean_eps0"),
             "cos²·d": part("ce", "immediate", K, "cos2d_mean"),
             "Signed": part("ce", "immediate", K, "cos_mean"),
             "float32": part("ce", "immediate", K, dtype="float32"),
