@@ -17,7 +17,8 @@ from blindspot.errors import BlindspotError
 from blindspot.training import checkpoint, outcome, runlog, stopping
 from blindspot.training import train as training
 from blindspot.training.engine import Engine
-from blindspot.training.train import Job, train
+from blindspot.training.job import Job
+from blindspot.training.train import train
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGUSR2)
 

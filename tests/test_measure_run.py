@@ -161,6 +161,34 @@ def test_lost_or_foreign_weights_are_named(measured, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_weights_are_measured_on_the_tokens_they_were_trained_on(measured, tmp_path, capsys):
+    job = measured["perloop-rms"]
+    own = Tokens.open(job.tokens).digest
+    assert read_json(job.out / "measure.json")["tokens_sha256"] == own
+    saved, seen = tensorfile.read(job.state / WEIGHTS), []
+
+    class LoadedError(Exception):
+        """What is wanted is known."""
+
+    def loaded(*_):
+        seen.append(capsys.readouterr().err)
+        raise LoadedError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run.load, "load", loaded)
+        moved = run.Job(**{**vars(job), "state": tmp_path, "out": tmp_path / "out"})
+        for tokens in ({}, {"tokens": own}):
+            tensorfile.write(tmp_path / WEIGHTS, saved.tensors, saved.meta | tokens)
+            with pytest.raises(LoadedError):
+                run.measure(moved)
+        assert "from before weights named their token files" in seen[0] and own in seen[0]
+        assert "token files" not in seen[1]
+        tensorfile.write(tmp_path / WEIGHTS, saved.tensors, saved.meta | {"tokens": "f" * 64})
+        with pytest.raises(BlindspotError, match=f"digest {'f' * 64}, those in .* have {own}"):
+            run.measure(moved)
+    assert not (tmp_path / "out").exists()
+
+
 def test_validation_and_test_are_not_mixed_up(measured):
     """E-07: test loss moves with the test split alone."""
     s = subject()

@@ -95,12 +95,29 @@ def test_one_rank_communicates_nothing():
     assert (world.broadcast([x], 5), world.max_over_ranks(12)) == (5, 12)
 
 
+@pytest.mark.parametrize("size", ["", "2", "many"])
+def test_an_environment_that_speaks_of_ranks_makes_none(size, monkeypatch):
+    """An interactive Slurm step of two tasks, a notebook's WORLD_SIZE: nobody else would come."""
+    monkeypatch.setenv("WORLD_SIZE", size)
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    assert parallel.join("cpu") == World()
+
+
 def test_ranks_that_cannot_meet_are_told_what_is_missing(monkeypatch):
-    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_STEP_NUM_TASKS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(BlindspotError, match="RANK, MASTER_ADDR, MASTER_PORT is not set"):
-        parallel.join("cpu")
+    values = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
+    for name in values:
+        for other, value in values.items():
+            monkeypatch.setenv(other, value)
+        monkeypatch.setenv(name, "")
+        with pytest.raises(BlindspotError, match=f"{name} is not set.*--gpus N"):
+            parallel.join("cpu", "env")
+        monkeypatch.delenv(name)
+        with pytest.raises(BlindspotError, match=f"{name} is not set"):
+            parallel.join("cpu", "env")
+    monkeypatch.delenv("SLURM_STEP_NUM_TASKS", raising=False)
+    with pytest.raises(BlindspotError, match="SLURM_STEP_NUM_TASKS is not set"):
+        parallel.join("cpu", "slurm")
 
 
 def test_a_batch_that_ranks_cannot_share_is_refused(tokens, tmp_path):
@@ -150,6 +167,6 @@ def test_tasks_of_a_slurm_step_are_ranks(monkeypatch, tmp_path):
         monkeypatch.setenv(name, value)
     met = {}
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda *a, **k: met.update(k))
-    assert parallel.join("cpu") == World(5, 8, 1)
+    assert parallel.join("cpu", "slurm") == World(5, 8, 1)
     assert met == {"rank": 5, "world_size": 8}
     assert (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) == ("n07", "15007")

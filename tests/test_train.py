@@ -10,17 +10,27 @@ import torch
 
 from blindspot import files, tensorfile
 from blindspot.config.revisions import TRAINING_REVISION
+from blindspot.config.runfiles import WEIGHTS
 from blindspot.config.spec import RunSpec
+from blindspot.data.tokens import Tokens
 from blindspot.errors import BlindspotError, InterruptedRunError, LockedError
 from blindspot.lm.model import LoopedLM
-from blindspot.training import checkpoint
+from blindspot.training import checkpoint, remake
 from blindspot.training import train as training
 from blindspot.training.engine import Engine
 from blindspot.training.lock import exclusive
 from blindspot.training.train import total_steps, train
 from reference_model import states, token_nll
 from toys import CELLS
-from training import EACH_STEP, assert_same_run, trajectory, weights
+from training import (
+    EACH_STEP,
+    assert_same_run,
+    log_of,
+    other_ids,
+    record_of,
+    trajectory,
+    weights,
+)
 
 
 def interrupt_at(monkeypatch, step, action):
@@ -120,7 +130,7 @@ def test_twenty_steps_equal_a_plain_training_loop(job):
         torch.testing.assert_close(tensor, p[name], rtol=1e-3, atol=2e-4, msg=name)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGUSR2])
 @pytest.mark.parametrize("cell", ["perloop-rms", "terminal-rms-penalty"])
 def test_a_run_stopped_by_signals_twice_ends_as_if_it_never_was(number, cell, job, monkeypatch):
     train(job(cell, where="whole"))
@@ -170,6 +180,114 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(job, monkeypatch, capsys)
     assert f"{newest}: damaged" in said
     assert "resumes at step 8 of 24" in said
     assert_same_run(j, job(where="whole"))
+
+
+def stopped(job, monkeypatch, step):
+    """An attempt at a job that a signal ends after `step` steps, its state saved."""
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, step, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(InterruptedRunError):
+            train(job)
+
+
+def test_what_a_training_notes_is_what_status_shows(job, monkeypatch):
+    from blindspot.plan import progress
+
+    j, shown = job(), progress.Progress(None, "waiting")
+    stopped(j, monkeypatch, 7)
+    progress._read_note(j.state / "progress.json", shown)
+    assert (shown.step, shown.steps, shown.resumes) == (7, 24, 0)
+    train(j)
+    progress._read_note(j.state / "progress.json", shown)
+    assert (shown.step, shown.steps, shown.resumes, shown.left) == (24, 24, 1, 0.0)
+    last = [r for r in trajectory(j) if r["split"] == "train"][-1]
+    assert shown.ce == pytest.approx(float(last["ce"]))
+    assert shown.norm == pytest.approx(float(last["norm_mean"]))
+    timing = (j.out / "timing.csv").read_text().splitlines()[-1]
+    assert shown.tokens_per_s == pytest.approx(float(timing.split(",")[2]), rel=1e-3)
+    assert 0 <= shown.age < 60
+
+
+def test_starting_over_says_why(job, monkeypatch):
+    """In the log and in the record; a first start has nothing to say."""
+    j = job(steps=8, execution=EACH_STEP)
+
+    class Power(BaseException):
+        pass
+
+    def fail(_):
+        raise Power
+
+    interrupt_at(monkeypatch, 3, fail)
+    j.execution = j.execution.model_copy(update={"checkpoint_steps": None})
+    with pytest.raises(Power):
+        train(j)
+    assert "starts from nothing" not in log_of(j)
+    train(j)
+    reason = "an earlier attempt left no checkpoint"
+    assert log_of(j).count(f"starts from nothing: {reason}") == 1
+    assert record_of(j)["provenance"]["started_over"] == reason
+
+    j = job(where="ruined", steps=8, execution=EACH_STEP)
+    stopped(j, monkeypatch, 5)
+    for path in checkpoint.checkpoints(j.state):
+        path.write_bytes(path.read_bytes()[:-1])
+    train(j)
+    assert log_of(j).count("trying the one before it") == 1, "there is one before the newer only"
+    assert "starts from nothing: of its checkpoints (step-00000005.safetensors," in log_of(j)
+    assert "none is whole" in record_of(j)["provenance"]["started_over"]
+
+    train(job(where="first", steps=8))
+    assert record_of(job(where="first", steps=8))["provenance"]["started_over"] is None
+
+
+def test_a_run_that_is_made_anew_says_so_however_often_it_is_interrupted(job, monkeypatch):
+    j = job(steps=8)
+    train(j)
+    remake.ask(j.state)
+    stopped(j, monkeypatch, 4)
+    train(j)
+    assert log_of(j).count("starts from nothing: reuse: false asks for it") == 1
+    assert record_of(j)["provenance"]["started_over"] == "reuse: false asks for it"
+    assert record_of(j)["provenance"]["resumes"] == 1
+
+
+def test_weights_are_bound_to_the_ids_they_were_trained_on(job, tokens, tmp_path, monkeypatch):
+    """Same settings, other ids: neither a checkpoint nor finished weights are taken up on them."""
+    own, other = Tokens.open(tokens[0]).digest, other_ids(tokens, tmp_path / "other")
+    theirs = Tokens.open(other[0]).digest
+    j = job(steps=8)
+    stopped(j, monkeypatch, 5)
+    assert tensorfile.read(checkpoint.checkpoints(j.state)[0]).meta["tokens"] == own != theirs
+    refused = rf"token files of digest {own}, those in {other[0]} have {theirs}"
+    j.tokens = other[0]
+    with pytest.raises(BlindspotError, match=refused):
+        train(j)
+    j.tokens = tokens[0]
+    train(j)
+    assert record_of(j)["tokens_sha256"] == own
+    assert tensorfile.read(j.state / WEIGHTS).meta["tokens"] == own
+    before = (j.out / "run.json").read_bytes()
+    j.tokens = other[0]
+    with pytest.raises(BlindspotError, match=refused):
+        train(j)
+    assert (j.out / "run.json").read_bytes() == before
+
+
+def test_a_checkpoint_from_before_it_named_its_tokens_is_taken_up_and_that_is_said(
+    job, monkeypatch
+):
+    """So with everything else that later versions put beside the tensors."""
+    j = job(steps=8)
+    stopped(j, monkeypatch, 5)
+    path = checkpoint.checkpoints(j.state)[0]
+    saved = tensorfile.read(path)
+    added = ("tokens", "compiled", "compile_seconds", "started_over")
+    tensorfile.write(path, saved.tensors, {k: v for k, v in saved.meta.items() if k not in added})
+    train(j)
+    assert "from before weights named their token files" in log_of(j)
+    train(job(where="whole", steps=8))
+    assert_same_run(j, job(where="whole", steps=8))
 
 
 def test_a_checkpoint_of_another_run_is_refused(job, monkeypatch):

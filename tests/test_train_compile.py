@@ -1,6 +1,11 @@
-"""Compiled and plain attempts at one run: neither the files nor the numbers show which it was."""
+"""Compiled training: the way a run began is the way it goes on, it is timed apart, and it ends."""
 
 import gc
+import json
+import os
+import signal
+import subprocess
+import time
 import weakref
 from functools import partial
 
@@ -10,13 +15,13 @@ import torch
 from blindspot import tensorfile
 from blindspot.config.execution import Execution
 from blindspot.config.runfiles import WEIGHTS
-from blindspot.errors import InterruptedRunError
+from blindspot.errors import BlindspotError, InterruptedRunError
 from blindspot.lm.model import LoopedLM
 from blindspot.training import checkpoint
 from blindspot.training.engine import Engine
 from blindspot.training.train import train
 from test_engine import batches, engine_of, spec_of, trained
-from training import assert_same_run, weights
+from training import assert_same_run, command, log_of, record_of, typed_job, weights
 
 
 @pytest.fixture
@@ -41,17 +46,73 @@ def stop_after(monkeypatch, step):
     monkeypatch.setattr(Engine, "step", stepping)
 
 
+SMALLEST = {"layers": 1, "loops": 1, "d_model": 8, "heads": 1}
+
+
+def test_a_training_that_is_really_compiled_ends_and_is_timed_apart(tokens, tmp_path):
+    """The compiler itself, with nothing in its cache: its idle threads keep no process alive, and a
+    signal ends one. Steps are timed without the compiler."""
+    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+
+    def begin(**changes):
+        execution = {"compile": True}
+        j = typed_job(tokens, tmp_path, dropout=0.0, execution=execution, shape=SMALLEST, **changes)
+        return j, subprocess.Popen(command(j), env=environment, stderr=subprocess.DEVNULL)
+
+    def wait_for(process, there):
+        deadline = time.monotonic() + 240
+        while not there() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    j, process = begin(steps=3, log_every=1)
+    try:
+        wait_for(process, (j.out / "run.json").exists)
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+    found = record_of(j)["provenance"]
+    assert found["execution"]["compiled"]
+    assert found["compile_seconds"] > 2, "more than a second even on the fastest machine"
+    assert found["seconds"] < 0.2 * found["compile_seconds"]
+    first, *later = (j.out / "timing.csv").read_text().splitlines()[1:]
+    assert len(later) == 2 and float(first.split(",")[1]) < 0.2 * found["compile_seconds"]
+
+    j, process = begin(steps=10**6)
+    progress = j.state / "progress.json"
+    try:
+        wait_for(process, lambda: progress.exists() and json.loads(progress.read_text())["step"])
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 85
+    finally:
+        process.kill()
+    assert tensorfile.read(checkpoint.checkpoints(j.state)[0]).meta["compiled"]
+
+
+def test_a_compiler_that_is_missing_is_named(job, monkeypatch):
+    """The real backend, asked for a C++ compiler that is not there."""
+    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("no-such-compiler",))
+    torch._dynamo.reset()
+    j = job(steps=2, execution={"compile": True}, shape=SMALLEST, dropout=0.0)
+    with (
+        torch._inductor.utils.fresh_inductor_cache(),
+        pytest.raises(BlindspotError, match=r"execution\.compile: .* could not be compiled"),
+    ):
+        train(j)
+    assert not j.out.exists()
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_attempts_with_and_without_compilation_are_one_run(first, job, monkeypatch, traced):
-    """T-03: saved, resumed, saved, resumed again, in all orders of compiled and not, dropout on.
-    Names carry no prefix, and as the operations are the same so are the bits."""
+    """T-03: saved, resumed, saved, resumed again, asked for in all orders of compiled and not: it
+    stays as it began, which its files say. Names carry no prefix, and as the operations are the
+    same so are the bits."""
     train(job(where="whole"))
-    compiled, j = [], job()
+    asked, j = [], job()
     for number, stop in enumerate((5, 10, 15, 20, None)):
         # One way twice, then the other twice: every pair of attempts occurs over both starts.
         on = (number // 2 % 2 == 0) == first
         j.execution = Execution(compile=on)
-        compiled.append(on)
+        asked.append(on)
         if stop is None:
             train(j)
             break
@@ -63,8 +124,14 @@ def test_attempts_with_and_without_compilation_are_one_run(first, job, monkeypat
         names = {name for name, _ in LoopedLM(j.spec.model).named_parameters()}
         moments = {f"{m}.{name}" for m in ("exp_avg", "exp_avg_sq") for name in names}
         assert set(saved.tensors) == names | moments
-    assert compiled == [first, first, not first, not first, first]
+        assert saved.meta["compiled"] == first
+    assert asked == [first, first, not first, not first, first]
     assert_same_run(j, job(where="whole"))
+    found = record_of(j)["provenance"]
+    assert found["execution"]["compiled"] == first
+    assert (found["compile_seconds"] > 0) == first
+    way = "goes on compiled, as it began" if first else "goes on without compiling, as it began"
+    assert log_of(j).count(way) == 2
     # The weights are those of a plain model, whoever made them.
     path = j.state / WEIGHTS
     tensorfile.load(dict(LoopedLM(j.spec.model).named_parameters()), tensorfile.read(path), path)

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,13 +17,21 @@ import torch
 from blindspot import tensorfile
 from blindspot.config.runfiles import WEIGHTS
 from blindspot.config.spec import Training
-from blindspot.errors import BlindspotError, LockedError, NonFiniteError
-from blindspot.training import checkpoint
+from blindspot.errors import BlindspotError, InterruptedRunError, LockedError, NonFiniteError
+from blindspot.training import checkpoint, state
 from blindspot.training import train as training
 from blindspot.training.engine import Engine
 from blindspot.training.lock import exclusive
 from blindspot.training.train import train
-from training import EACH_STEP, assert_same_run, toy_job, trajectory, weights
+from training import (
+    EACH_STEP,
+    assert_same_run,
+    log_of,
+    record_of,
+    toy_job,
+    trajectory,
+    weights,
+)
 
 
 def before_steps(monkeypatch, steps, action):
@@ -196,9 +205,7 @@ def test_no_room_is_noticed_before_training(job, monkeypatch):
     j = job()
     needed = 3 * 12 * parameters(j.spec.model)
     for free, fits in ((needed - 1, False), (needed, True)):
-        monkeypatch.setattr(
-            training.shutil, "disk_usage", lambda _, f=free: SimpleNamespace(free=f)
-        )
+        monkeypatch.setattr(state.shutil, "disk_usage", lambda _, f=free: SimpleNamespace(free=f))
         if fits:
             training.Trainer(j)
         else:
@@ -281,6 +288,65 @@ def test_a_damaged_file_of_final_weights_is_named_and_says_what_to_do(job):
     before = trajectory(j)
     train(j)
     assert trajectory(j) == before
+
+
+def test_what_is_named_as_a_checkpoint_and_is_none_is_passed_over(job, monkeypatch):
+    """A folder and a link that leads nowhere, newer than the checkpoint: named, not taken, not in
+    the way of a later one, not deleted."""
+    j = job(execution=EACH_STEP)
+    before_steps(monkeypatch, [9], lambda _: lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(InterruptedRunError):
+        train(j)
+    monkeypatch.undo()
+    folder, link = (j.state / f"step-000000{n}.safetensors" for n in (98, 99))
+    folder.mkdir()
+    link.symlink_to("nowhere")
+    train(j)
+    log = log_of(j)
+    for path in (folder, link):
+        assert f"{path}: named as a checkpoint, but not a file; left alone" in log
+    assert "resumes at step 9 of 24" in log
+    assert folder.is_dir() and link.is_symlink()
+    train(job(where="whole"))
+    assert_same_run(j, job(where="whole"))
+
+
+def test_a_folder_in_the_place_of_the_weights_is_named(job):
+    j = job()
+    (j.state / WEIGHTS).mkdir(parents=True)
+    with pytest.raises(BlindspotError, match=rf"{j.state / WEIGHTS}: a folder.*delete it"):
+        train(j)
+
+
+def test_what_a_save_that_was_killed_left_is_removed(job):
+    j = job(steps=2)
+    j.state.mkdir(parents=True)
+    left = j.state / ".step-00000005.0123abcd.safetensors"
+    left.write_bytes(b"half")
+    train(j)
+    assert not left.exists()
+
+
+@pytest.mark.parametrize("file", ["trajectory.csv", "timing.csv", "run.json"])
+def test_a_disk_that_fills_up_while_results_are_written_is_said(file, job, monkeypatch):
+    """With the path, as a message; with room again the results are written, without training."""
+    j, sync = job(steps=2), os.fsync
+
+    def full(handle):
+        if f"/.{file.partition('.')[0]}." in str(Path(f"/proc/self/fd/{handle}").readlink()):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(handle)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(
+            BlindspotError, match=rf"{j.out / file}: could not be written \(No space left"
+        ):
+            train(j)
+    assert not (j.out / "run.json").exists() and not list(j.out.glob(".*"))
+    monkeypatch.setattr(Engine, "step", None)
+    train(j)
+    assert record_of(j)["steps"] == 2
 
 
 def test_weights_of_another_run_are_refused(job):

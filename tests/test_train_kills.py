@@ -77,7 +77,36 @@ def test_a_kill_at_each_place_changes_nothing(place, tokens, context, tmp_path_f
     assert_same_run(job, whole)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2, signal.SIGINT])
+def test_a_signal_counts_although_nobody_reads_what_is_said(tokens, tmp_path):
+    """Ctrl-C also ends the `tee` behind a job: each line breaks the pipe. The state is saved, the
+    exit code is that of an interrupted run."""
+    job = typed_job(tokens, tmp_path, steps=10**6, log_every=1)
+    process = subprocess.Popen(command(job), stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while "step 1/" not in process.stderr.readline() and time.monotonic() < deadline:
+        pass
+    process.stderr.close()
+    time.sleep(5.5)  # a line of progress is due every five seconds
+    assert process.poll() is None, "what cannot be written ends nothing"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 85
+    assert len(checkpoint.checkpoints(job.state)) == 1
+
+
+def test_a_closed_terminal_stops_nothing_under_nohup(tokens, tmp_path):
+    job = typed_job(tokens, tmp_path, steps=40)
+    process = subprocess.Popen(
+        ["nohup", *command(job)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    while not caught(process.pid, signal.SIGUSR2) and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGHUP)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert (job.out / "run.json").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_while_the_program_is_still_importing_is_kept(number, tokens, tmp_path):
     """Q-04: it does not kill, and is answered before the first step, with nothing to save."""
     job = typed_job(tokens, tmp_path, steps=4)

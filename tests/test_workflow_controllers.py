@@ -123,7 +123,7 @@ def test_reuse_false_trains_and_measures_anew_once(tmp_path, tmp_path_factory):
     assert after["files"]["trajectory.csv"] == before["files"]["trajectory.csv"]
     assert (folder / "trajectory.csv").read_bytes() == trajectory
     assert exits.read_bytes() == numbers and exits.stat().st_mtime_ns > then
-    assert "starts from nothing, as reuse: false asks" in (state / "train.log").read_text()
+    assert "starts from nothing: reuse: false asks for it" in (state / "train.log").read_text()
     # Requeued, the same job must resume: the mark is used up.
     assert not (state / "remake").exists()
     others = [run for run in study.runs if run.name != mine.name]

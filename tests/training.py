@@ -1,6 +1,8 @@
 """Toy trainings for tests: token files of seeded random words, jobs, and what came of them."""
 
 import csv
+import json
+import shutil
 import sys
 
 import numpy as np
@@ -13,7 +15,8 @@ from blindspot.config.runfiles import WEIGHTS
 from blindspot.config.spec import DataSpec, RunSpec
 from blindspot.data.corpus import fetch
 from blindspot.data.tokens import build
-from blindspot.training.train import Job
+from blindspot.files import sha256_file, write_json
+from blindspot.training.job import Job
 from toys import toy_model, toy_objective
 
 TEXT = "the norm of a state grows when nothing in the loss can see it, so its angle freezes"
@@ -37,8 +40,18 @@ def toy_tokens(folder):
     return folder / "tokens", spec.identity()
 
 
-def toy_job(tokens, folder, cell="perloop-rms", dropout=0.1, seed=5, execution=None, **changes):
-    """A job on `tokens` (from `toy_tokens`) in `folder`; `changes` to its training settings."""
+def toy_job(
+    tokens,
+    folder,
+    cell="perloop-rms",
+    dropout=0.1,
+    seed=5,
+    execution=None,
+    shape=None,
+    **changes,
+):
+    """A job on `tokens` (from `toy_tokens`) in `folder`; `changes` to its training settings,
+    `shape` to its model."""
     settings = {
         "steps": 24,
         "learning_rate": 3e-3,
@@ -47,11 +60,12 @@ def toy_job(tokens, folder, cell="perloop-rms", dropout=0.1, seed=5, execution=N
         "validate_every": 10,
         "validation_windows": 6,
     } | changes
+    model = toy_model(cell, vocab_size=270, dropout={"rate": dropout}, **(shape or {}))
     spec = RunSpec.model_validate(
         {
             "data": tokens[1],
             "windows": {"length": 12, "stride": 6},
-            "model": toy_model(cell, vocab_size=270, dropout={"rate": dropout}).identity(),
+            "model": model.identity(),
             "objective": toy_objective(cell).identity(),
             "training": settings,
             "batch": 4,
@@ -79,6 +93,34 @@ def command(job, *more):
     words += [word for key, path in folders.items() for word in (f"--{key}", str(path))]
     words += ["--execution", job.execution.model_dump_json()]
     return [sys.executable, "-m", "blindspot.cli", *words, *more]
+
+
+def other_ids(tokens, folder):
+    """The token files of `toy_tokens`, whole in themselves, with two ids that have changed places:
+    what a tokenizer of the same settings, but another order of merges, would have made."""
+    shutil.copytree(tokens[0], folder)
+    index, meta = (json.loads((folder / f"{n}.json").read_text()) for n in ("index", "tokens"))
+    for split, parts in index.items():
+        (part,) = parts
+        path = folder / f"{split}-00000.bin"
+        ids = np.fromfile(path, dtype="<u2")
+        common, next_ = np.bincount(ids).argsort()[[-1, -2]]
+        places = ids == common, ids == next_
+        ids[places[0]], ids[places[1]] = next_, common
+        ids.tofile(path)
+        part["sha256"]["bin"] = meta["splits"][split]["sha256"] = sha256_file(path)
+    write_json(folder / "index.json", index)
+    meta["index_sha256"] = sha256_file(folder / "index.json")
+    write_json(folder / "tokens.json", meta)
+    return folder, tokens[1]
+
+
+def log_of(job):
+    return (job.state / "train.log").read_text()
+
+
+def record_of(job):
+    return json.loads((job.out / "run.json").read_text())
 
 
 def weights(job):

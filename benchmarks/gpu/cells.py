@@ -233,7 +233,7 @@ class Trainings:
             raise TimeoutError("no time was left for a step")
         per_step = trainer.spec.batch * trainer.spec.windows.length
         lead = [training.name, training.cell, training.init_std, SIZE]
-        first = done.timing[0][1] if self.compiled else None
+        first = done.compile_seconds if self.compiled else None
         finished = int(done.step == trainer.steps)
         amount = [done.step, done.step * per_step, *speed(done, per_step)]
         self.runs.add([*lead, *amount, int(self.compiled), first, finished])

@@ -6,7 +6,8 @@ Heavy imports happen inside the verbs: `blindspot figure` must work where torch 
 import json
 import os
 import sys
-import threading
+from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -39,6 +40,14 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
 Configs = Annotated[list[Path], typer.Option("--config", help="config.yaml, then study files.")]
 Override = Annotated[str, typer.Option(help="Further settings as JSON, laid over the files.")]
+
+
+class Ranks(StrEnum):
+    """`none`: not one of several. `env`: torchrun, or `--gpus`. `slurm`: srun."""
+
+    none = "none"
+    env = "env"
+    slurm = "slurm"
 
 
 @app.command()
@@ -90,20 +99,24 @@ def train(
     threads: Threads = 1,
     execution: Annotated[str, typer.Option(help="Settings of execution as JSON.")] = "{}",
     gpus: Annotated[int, typer.Option(min=0, help="Ranks to start here; 0 or 1: none.")] = 0,
+    ranks: Annotated[
+        Ranks, typer.Option(help="Who started this process as one of several ranks.")
+    ] = Ranks.none,
 ) -> None:
     """Train one run, or go on with it where it was interrupted."""
-    if gpus > 1 and "WORLD_SIZE" not in os.environ:
+    if gpus > 1 and ranks == Ranks.none:
         from blindspot.training.parallel import launch
 
         raise typer.Exit(launch(gpus))
     from blindspot.config.execution import Execution
     from blindspot.config.spec import RunSpec
-    from blindspot.training.train import Job
+    from blindspot.training.job import Job
     from blindspot.training.train import train as train_run
 
     how = Execution.model_validate_json(execution)
     out, state = results / "runs" / name, work / "runs" / name
-    train_run(Job(name, RunSpec.parse(spec), tokens, out, state, device, threads, how))
+    parsed = RunSpec.parse(spec)
+    train_run(Job(name, parsed, tokens, out, state, device, threads, how, ranks.value))
 
 
 @app.command()
@@ -255,18 +268,20 @@ def main() -> None:
             _leave(end.code or 0)
         raise
     except BlindspotError as error:
-        print(f"error: {error}", file=sys.stderr)
+        with suppress(OSError, ValueError):
+            print(f"error: {error}", file=sys.stderr, flush=True)
         _leave(error.exit_code)
 
 
 def _leave(code: int) -> NoReturn:
-    """End without taking torch apart, which would take most of a second of a job; and threads of a
-    process group may abort it, which is another exit code."""
-    for thread in threading.enumerate():
-        if thread is not threading.main_thread() and not thread.daemon:
-            thread.join()  # a checkpoint may still be on its way to the disk
-    sys.stdout.flush()
-    sys.stderr.flush()
+    """End at once where torch was used: taking it apart takes most of a second of a job, a process
+    group's threads may abort it, which is another exit code, and the compiler's wait for ever.
+
+    Who writes in a thread waits for it before this (`Trainer.run` for its checkpoint).
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # nobody reads any more
+            stream.flush()
     if "torch" in sys.modules:
         os._exit(code)
     sys.exit(code)

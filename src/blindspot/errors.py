@@ -11,6 +11,10 @@ class BlindspotError(Exception):
     exit_code = 2
 
 
+class UnwritableError(BlindspotError, OSError):
+    """A file could not be written: no room, no permission, a folder that is not there."""
+
+
 class NonFiniteError(BlindspotError):
     """A loss or gradient stopped being a number; the run ends, other runs go on."""
 

@@ -9,14 +9,18 @@ import hashlib
 import io
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from blindspot.errors import BlindspotError
+from blindspot.errors import BlindspotError, UnwritableError
 from blindspot.settings import canonical
+
+#: Names of the temporary files of `atomic_path`.
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}(\.\w+)?")
 
 
 @contextmanager
@@ -24,18 +28,33 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the same folder; on success sync it and rename it to `path`.
 
     A reader sees the old file or the new one, never half of one. On an exception nothing is left.
+    `UnwritableError` names the file that a full disk, say, keeps from being written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     # The ending stays last, because some writers (matplotlib, pandas) choose the format by it.
     temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
         with open(temporary, "rb") as handle:
             os.fsync(handle.fileno())
         os.replace(temporary, path)
         _sync_folder(path.parent)
+    except OSError as error:
+        # One that names another file is of what was read on the way.
+        if error.filename is None or Path(error.filename) in (temporary, path, *path.parents):
+            raise UnwritableError(
+                f"{path}: could not be written ({error.strerror or error}); make room or mend the "
+                f"folder, then run the same command again"
+            ) from error
+        raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """Temporary files in a folder, of processes that were killed while they wrote, or write now."""
+    return sorted(p for p in folder.glob(".*") if _TEMPORARY.fullmatch(p.name) and p.is_file())
 
 
 def _sync_folder(folder: Path) -> None:

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from blindspot.errors import BlindspotError
+from blindspot.errors import BlindspotError, UnwritableError
 from blindspot.files import atomic_path
 
 
@@ -33,15 +33,17 @@ def write(path: Path, tensors: Mapping[str, Tensor], meta: dict[str, Any]) -> No
     try:
         with atomic_path(path) as temporary:
             save_file(tensors, temporary, metadata=header)
-    except (OSError, SafetensorError) as error:
+    except (UnwritableError, SafetensorError) as error:
         raise BlindspotError(
-            f"{path}: could not be written ({error}); earlier checkpoints are whole. "
-            f"Make room or mend the folder, then run the same command again"
+            f"{path}: could not be written ({error.__cause__ or error}); earlier checkpoints are "
+            f"whole. Make room or mend the folder, then run the same command again"
         ) from None
 
 
 def read(path: Path) -> Saved:
     """Read a file of `write` and check its digest; `BlindspotError` names a damaged one."""
+    if path.is_dir():
+        raise BlindspotError(f"{path}: a folder, not a checkpoint")
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}

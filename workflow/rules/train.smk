@@ -35,7 +35,7 @@ rule train:
         # On one node it starts its ranks itself; over nodes Slurm's srun does.
         start=by_size(
             lambda size: (
-                "srun blindspot train" if size.nodes > 1 else f"blindspot train --gpus {size.gpus}"
+                "srun blindspot train --ranks slurm" if size.nodes > 1 else f"blindspot train --gpus {size.gpus}"
             )
         ),
     message:

@@ -19,6 +19,7 @@ from blindspot.collect.records import (
     read_measure,
     read_run,
     read_timing,
+    same_tokens,
 )
 from blindspot.collect.sources import SOURCES, THROUGHPUT, Context, finite
 from blindspot.collect.stats import outlying
@@ -37,7 +38,8 @@ from blindspot.files import atomic_path, read_json, write_json
 #: All files of a run, by the name of the table that they are gathered in.
 FILES = SOURCES | PROBES
 #: From run.json's provenance into runs.csv.
-RUN = ["device", "threads", "precision", "seconds", "tokens_per_s", "started", "finished"]
+RUN = ["device", "threads", "precision", "seconds", "compile_seconds", "tokens_per_s", "started",
+       "finished"]  # fmt: skip
 #: Columns of provenance.csv: whose, and which stage (training, measurement, throughput).
 ORIGINS = ["size", "cell", "seed", "run", "stage", *PROVENANCE]
 COUNTS = ["seed", "revision", "data_revision", "threads", "resumes", "requeues"]
@@ -68,6 +70,7 @@ def collect(study: Study, out: Path) -> None:
             missing.append({"run": run.name, "reason": "not measured"})
             continue
         scored = read_measure(measured, run, study)
+        same_tokens(measured / "measure.json", scored, record)
         lead = {"size": run.size, "cell": run.cell, "seed": run.seed, "run": run.name}
         for name, source in FILES.items():
             path = (measured if source.measured else folder) / source.file

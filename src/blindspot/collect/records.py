@@ -94,6 +94,14 @@ def read_measure(folder: Path, run: Run, study: Study) -> dict[str, Any]:
     return record
 
 
+def same_tokens(path: Path, scored: dict[str, Any], trained: dict[str, Any]) -> None:
+    """Refuse a measurement that was made on other token files than its run; records from before
+    they said on which are taken as they are."""
+    theirs, own = scored.get("tokens_sha256"), trained.get("tokens_sha256")
+    if theirs and own and theirs != own:
+        raise refuse(path, f"was made on token files {theirs}, its run was trained on {own}")
+
+
 def read_timing(csv: Path) -> dict[str, Any]:
     """The record beside a throughput table."""
     path = csv.with_suffix(".json")

@@ -3,6 +3,7 @@
 Imports neither torch nor pandas: Snakemake parses this at the start of every job.
 """
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,24 @@ from blindspot.config.study import Study
 
 #: The file of final weights in a run's state folder.
 WEIGHTS = "weights.safetensors"
+
+#: What a running training tells of itself there, for `blindspot status`.
+PROGRESS = "progress.json"
+
+
+def checkpoints(state: Path) -> list[Path]:
+    """Checkpoint files of a state folder, newest first."""
+    return [path for path in _named_as_checkpoints(state) if path.is_file()]
+
+
+def stray_checkpoints(state: Path) -> list[Path]:
+    """What has a checkpoint's name and is no file: a folder, a link that leads nowhere."""
+    return [path for path in _named_as_checkpoints(state) if not path.is_file()]
+
+
+def _named_as_checkpoints(state: Path) -> list[Path]:
+    found = [p for p in state.glob("step-*.safetensors") if re.fullmatch(r"step-\d{8}", p.stem)]
+    return sorted(found, reverse=True)
 
 
 @dataclass(frozen=True)

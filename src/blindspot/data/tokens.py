@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 
 from blindspot import provenance
 from blindspot.config.revisions import TOKENS_FORMAT
-from blindspot.config.spec import BpeTokenizer, DataSpec, FileTokenizer, WordsTokenizer, canonical
+from blindspot.config.spec import BpeTokenizer, DataSpec, FileTokenizer, WordsTokenizer
 from blindspot.data import corpus, shards, stream
 from blindspot.data.shards import Ids, dtype_of
 from blindspot.errors import BlindspotError
 from blindspot.files import atomic_path, read_json, sha256_file, write_json
+from blindspot.settings import canonical, digest
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Model
@@ -162,6 +163,13 @@ class Tokens:
         """Every id is below it; a model's vocabulary."""
         return int(self.meta["vocab_size"])
 
+    @property
+    def digest(self) -> str:
+        """Hex SHA-256 of the tokenizer and of every split's ids, however they are sharded: what
+        weights that were trained on these files are bound to."""
+        ids = {name: split["sha256"] for name, split in self.meta["splits"].items()}
+        return digest({"tokenizer": self.meta["tokenizer_sha256"], "ids": ids}, 64)
+
     def split(self, name: str) -> Ids:
         """The ids of a split, memory-mapped and read-only: shape (length,)."""
         self.counts(name)
@@ -230,6 +238,26 @@ class Tokens:
             if sum(part["length"] for part in index) != self.meta["splits"][split]["length"]:
                 raise ValueError(f"{split}: its shards do not add up")
             shards.check(self.folder, split, index, self.vocab_size, verify)
+
+
+def require_same(tokens: Tokens, recorded: str | None, path: Path) -> str | None:
+    """Refuse weights in `path` that were trained on token files of another digest.
+
+    Returns what is to be said where none is recorded (weights from before it was): they count as
+    trained on these.
+    """
+    if recorded is None:
+        return (
+            f"{path}: from before weights named their token files; taken to be of "
+            f"{tokens.folder} ({tokens.digest})"
+        )
+    if recorded != tokens.digest:
+        raise BlindspotError(
+            f"{path}: was trained on token files of digest {recorded}, those in {tokens.folder} "
+            f"have {tokens.digest} (tokenizer and ids); put the former back, or move the weights "
+            f"away to train on the latter"
+        )
+    return None
 
 
 # --- building --------------------------------------------------------------------------------

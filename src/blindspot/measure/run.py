@@ -49,8 +49,9 @@ def measure(job: Job) -> None:
     # TensorFloat would put ten bits where float32 is promised.
     torch.set_float32_matmul_precision("highest")
     device = devices.resolve(job.device)
-    model = load.model(job.spec, job.state / WEIGHTS, device)
-    subject = Subject(model, job.spec, job.settings, Tokens.open(job.tokens))
+    tokens = Tokens.open(job.tokens)
+    model = load.model(job.spec, job.state / WEIGHTS, device, tokens)
+    subject = Subject(model, job.spec, job.settings, tokens)
     seconds: dict[str, float] = {}
     digests: dict[str, str] = {}
     for module in MEASUREMENTS:
@@ -69,6 +70,7 @@ def measure(job: Job) -> None:
             "hash": job.spec.hash,
             "revision": MEASUREMENT_REVISION,
             "settings": job.settings.identity(),
+            "tokens_sha256": tokens.digest,
             "files": digests,
             "provenance": provenance.collect()
             | {

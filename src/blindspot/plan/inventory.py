@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blindspot.config.runfiles import WEIGHTS
+from blindspot.config.runfiles import WEIGHTS, checkpoints
 from blindspot.config.spec import RunSpec
 
 
@@ -71,7 +71,7 @@ def saved_spec(state: Path) -> dict[str, Any] | None:
 
     It stands in the header of a safetensors file: 8 bytes of length, then JSON.
     """
-    for path in [state / WEIGHTS, *sorted(state.glob("step-*.safetensors"))[::-1]]:
+    for path in [state / WEIGHTS, *checkpoints(state)]:
         try:
             with open(path, "rb") as file:
                 (length,) = struct.unpack("<Q", file.read(8))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from blindspot.config.revisions import MEASUREMENT_REVISION
-from blindspot.config.runfiles import RunFiles
+from blindspot.config.runfiles import RunFiles, checkpoints
 from blindspot.config.spec import canonical
 from blindspot.config.study import Run, Study
 from blindspot.plan import inventory
@@ -81,8 +81,8 @@ class Plan:
             return Planned(run, "measure" if possible else "impossible", 0.0)
         if started.state == "trained":
             return Planned(run, "train", 0.0)
-        saved = sorted((self.study.work / "runs" / run.name).glob("step-*.safetensors"))
-        done = int(saved[-1].stem[5:]) / started.steps if saved and started.steps else 0.0
+        saved = checkpoints(self.study.work / "runs" / run.name)
+        done = int(saved[0].stem[5:]) / started.steps if saved and started.steps else 0.0
         return Planned(run, "train", 1.0 - min(done, 1.0))
 
     def untimed(self) -> list[str]:

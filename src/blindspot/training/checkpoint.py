@@ -7,15 +7,16 @@ number is all the further state there is.
 """
 
 import json
-import re
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from blindspot import tensorfile
+from blindspot.config.runfiles import checkpoints
 from blindspot.training.optimizer import AdamW
 
 KEEP = 2
@@ -50,6 +51,11 @@ class Writer:
         if error is not None:
             raise error
 
+    def join(self) -> None:
+        """As `wait`, where another error is under way: what went wrong here adds nothing to it."""
+        with suppress(Exception):
+            self.wait()
+
     def _write(self, path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         try:
             tensorfile.write(path, tensors, meta)
@@ -66,12 +72,6 @@ def training_state(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
 def restore(model: nn.Module, optimizer: AdamW, saved: tensorfile.Saved, where: Path) -> None:
     """Load parameters and moments; every name must be there."""
     tensorfile.load(training_state(model, optimizer), saved, where)
-
-
-def checkpoints(folder: Path) -> list[Path]:
-    """Checkpoint files of a state folder, newest first."""
-    found = [p for p in folder.glob("step-*.safetensors") if re.fullmatch(r"step-\d{8}", p.stem)]
-    return sorted(found, reverse=True)
 
 
 def path_of(folder: Path, step: int) -> Path:

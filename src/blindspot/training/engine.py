@@ -10,6 +10,7 @@ dropout on attention weights the CPU takes the explicit form.
 """
 
 import os
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from blindspot.config.execution import Execution
 from blindspot.config.spec import Objective, RunSpec
+from blindspot.errors import BlindspotError
 from blindspot.lm.device import autocast
 from blindspot.lm.model import LoopedLM
 from blindspot.lm.objective import Loss, cross_entropy, loss
@@ -89,6 +91,32 @@ class Engine:
         with autocast(self.spec.training.precision, self.device):
             inputs, targets = ids[:, :-1], ids[:, 1:]
             return self._states_and_loss(self.model, self.spec.objective, inputs, targets)
+
+    def compile(self, ids: Tensor) -> float:
+        """Have the step compiled, where it is to be, by one pass over `ids` (as in `step`) that
+        changes nothing; the seconds that took, and 0 where nothing is compiled.
+
+        Raises `BlindspotError` where the compiler fails.
+        """
+        if not self.compiled:
+            return 0.0
+        from torch._dynamo.exc import TorchDynamoException
+        from torch._inductor.exc import InductorError
+
+        started = time.monotonic()
+        try:
+            self.forward(ids)[1].total.backward()
+        except (TorchDynamoException, InductorError) as error:
+            why = str(error).strip().splitlines()[0]
+            raise BlindspotError(
+                f"execution.compile: the training step could not be compiled ({why}). Install a "
+                f"C++ compiler (g++) where that is what is missing, or set it to false"
+            ) from error
+        for parameter in self.parameters:
+            parameter.grad = None
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.monotonic() - started
 
     def _seed(self, step: int) -> None:
         # Dropout masks are a function of (seed, step, rank): no generator's state needs saving.

@@ -1,16 +1,16 @@
 """The result folder of a finished run: trajectory.csv, timing.csv and, last, run.json."""
 
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from blindspot import provenance
 from blindspot.config.flops import parameters
-from blindspot.config.spec import RunSpec
 from blindspot.data.tokens import Tokens
 from blindspot.files import sha256_text, to_csv, write_record, write_text
+from blindspot.lm.device import resolve
 from blindspot.training import trajectory
+from blindspot.training.job import Job
 
 try:
     import resource
@@ -25,17 +25,11 @@ def peak_memory(device: torch.device) -> int | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 if resource else None
 
 
-def publish(
-    name: str,
-    spec: RunSpec,
-    tokens: Path,
-    out: Path,
-    meta: dict[str, Any],
-    execution: dict[str, Any],
-    device: torch.device,
-) -> None:
+def publish(job: Job, meta: dict[str, Any], ranks: int) -> None:
     """Write the result folder from `meta`, which is saved beside the weights."""
-    data = Tokens.open(tokens, verify=False)
+    spec, out, device = job.spec, job.out, resolve(job.device)
+    data = Tokens.open(job.tokens, verify=False)
+    execution = job.execution.identity() | {"ranks": ranks, "compiled": meta.get("compiled")}
     texts = {
         "trajectory.csv": to_csv(trajectory.COLUMNS, meta["rows"]),
         "timing.csv": to_csv(trajectory.TIMING_COLUMNS, meta["timing"]),
@@ -46,7 +40,7 @@ def publish(
     write_record(
         out / "run.json",
         {
-            "name": name,
+            "name": job.name,
             "hash": spec.hash,
             "revision": spec.revision,
             "spec": spec.identity(),
@@ -55,6 +49,7 @@ def publish(
             "tokens_seen": seen,
             "parameters": parameters(spec.model),
             "data": data.meta,
+            "tokens_sha256": data.digest,
             "files": {file: sha256_text(text) for file, text in texts.items()},
             "provenance": provenance.collect()
             | {
@@ -65,7 +60,9 @@ def publish(
                 "started": meta["started"],
                 "finished": provenance.now(),
                 "resumes": meta["resumes"],
+                "started_over": meta.get("started_over"),
                 "seconds": meta["seconds"],
+                "compile_seconds": round(meta.get("compile_seconds", 0.0), 3),
                 "peak_memory_bytes": meta["peak_memory"],
                 "tokens_per_s": round(seen / max(meta["seconds"], 1e-9), 1),
             },

@@ -4,9 +4,9 @@ Ranks hold equal weights, average their gradients and apply equal updates, so th
 is no part of a run's identity: with dropout 0 the losses are those of one device, to rounding; with
 dropout masks differ by rank, and a run repeats for a given number of ranks.
 
-Ranks come from torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT),
-from srun's (SLURM_PROCID, ...) where a step has several tasks, or from `launch`, which starts them
-on this machine. Rank 0 alone writes.
+Ranks are started by `launch` on this machine, by srun, or by torchrun, and each is told so
+(`--ranks`): what else an environment says of ranks (an interactive Slurm step's, say) counts for
+nothing. Rank 0 alone writes.
 """
 
 import os
@@ -28,6 +28,12 @@ from blindspot.training import stopping
 
 #: Seconds that the other ranks have to follow when one has ended.
 PATIENCE = 60.0
+#: What torch's name for a number of a rank is called by srun.
+SLURM = {
+    "WORLD_SIZE": "SLURM_STEP_NUM_TASKS",
+    "RANK": "SLURM_PROCID",
+    "LOCAL_RANK": "SLURM_LOCALID",
+}
 
 
 @dataclass(frozen=True)
@@ -96,30 +102,32 @@ class World:
 _control: Any = None
 
 
-def join(device: str) -> World:
-    """The world that this process was started into; ranks meet here."""
+def join(device: str, ranks: str = "none") -> World:
+    """The world that this process was started into; ranks meet here.
+
+    `ranks` says who started it as one of several: `env`, whoever set RANK, WORLD_SIZE and so on
+    for it (`launch`, torchrun); `slurm`, srun; `none`: nobody, whatever the environment holds.
+    Raises `BlindspotError` where the environment lacks what that needs.
+    """
     global _control
     environment = os.environ
-    if "WORLD_SIZE" not in environment and int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
-        environment["WORLD_SIZE"] = environment["SLURM_STEP_NUM_TASKS"]
-        environment["RANK"] = environment["SLURM_PROCID"]
-        environment["LOCAL_RANK"] = environment["SLURM_LOCALID"]
-        environment.setdefault("MASTER_ADDR", _first_host(environment["SLURM_STEP_NODELIST"]))
+    if ranks == "none":
+        return World()
+    if ranks == "slurm":
+        for name, source in SLURM.items():
+            environment[name] = _given(source)
+        environment.setdefault("MASTER_ADDR", _first_host(_given("SLURM_STEP_NODELIST")))
         # Equal for all ranks, and unlikely to be another job's.
-        port = 15000 + int(environment["SLURM_JOB_ID"]) % 20000
+        port = 15000 + int(_given("SLURM_JOB_ID")) % 20000
         environment.setdefault("MASTER_PORT", str(port))
-    size = int(environment.get("WORLD_SIZE", 1))
+    size = int(_given("WORLD_SIZE"))
     if size == 1:
         return World()
-    missing = [k for k in ("RANK", "MASTER_ADDR", "MASTER_PORT") if k not in environment]
-    if missing:
-        raise BlindspotError(
-            f"WORLD_SIZE is {size}, but {', '.join(missing)} is not set; start ranks with "
-            f"--gpus, with torchrun, or with srun and MASTER_ADDR and MASTER_PORT"
-        )
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        _given(name)
     import torch.distributed as dist
 
-    rank, local = int(environment["RANK"]), int(environment.get("LOCAL_RANK", 0))
+    rank, local = int(environment["RANK"]), int(environment.get("LOCAL_RANK") or 0)
     if not dist.is_initialized():
         cuda = device != "cpu" and torch.cuda.is_available()
         if cuda:
@@ -127,6 +135,16 @@ def join(device: str) -> World:
         dist.init_process_group("nccl" if cuda else "gloo", rank=rank, world_size=size)
         _control = dist.new_group(backend="gloo") if cuda else None
     return World(rank, size, local)
+
+
+def _given(name: str) -> str:
+    """A variable of the environment that a rank needs."""
+    if not (value := os.environ.get(name)):
+        raise BlindspotError(
+            f"{name} is not set, so this process can't be one of several ranks; start ranks with "
+            f"--gpus N, with `srun blindspot train --ranks slurm`, or with torchrun and --ranks env"
+        )
+    return value
 
 
 def _first_host(nodes: str) -> str:
@@ -151,7 +169,7 @@ def launch(ranks: int) -> int:
     shared = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "blindspot.cli", *sys.argv[1:]],
+            [sys.executable, "-m", "blindspot.cli", *sys.argv[1:], "--ranks", "env"],
             env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(ranks)

@@ -1,8 +1,11 @@
 """What a training run tells while it runs: lines at the terminal, a log file, TensorBoard events.
 
-None of it is a result, and none of it may end a run: on a full disk the log is silent.
+None of it is a result, and none of it may end a run: on a full disk, or where a pipe is broken, it
+is silent.
 """
 
+import json
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -13,17 +16,36 @@ from typing import Any
 from torch import Tensor
 
 from blindspot import provenance
+from blindspot.config.runfiles import PROGRESS
 
 #: Seconds between progress lines on the terminal; the run's log has them all.
 SHOW_EVERY = 5.0
 
 
+#: The run's own log, which outlives every attempt.
+LOG = "train.log"
+
+
 def say(name: str, state: Path, text: str, show: bool = True) -> None:
-    """Tell the person at the terminal, and the run's own log, which outlives every attempt."""
+    """Tell the person at the terminal, and the run's own log."""
     if show:
-        print(f"{name}: {text}", file=sys.stderr, flush=True)
-    with suppress(OSError), open(state / "train.log", "a", encoding="utf-8") as log:
+        with suppress(OSError, ValueError):  # a pipe that nobody reads, a stream that is closed
+            print(f"{name}: {text}", file=sys.stderr, flush=True)
+    with suppress(OSError), open(state / LOG, "a", encoding="utf-8") as log:
         log.write(f"{provenance.now()} {text}\n")
+
+
+def note(state: Path, **values: float) -> None:
+    """Keep how far the run is where `blindspot status` looks; numbers that are none are left out.
+
+    Whole or not at all, but not synced: after a power cut an older one would do.
+    """
+    known = {name: value for name, value in values.items() if math.isfinite(value)}
+    text = json.dumps({"time": provenance.now()} | known)
+    temporary = state / f".{PROGRESS}.new"
+    with suppress(OSError):
+        temporary.write_text(text, encoding="utf-8")
+        temporary.rename(state / PROGRESS)
 
 
 class Board:

@@ -1,6 +1,7 @@
 """Signals that ask a run to stop: noted from the first moment on, answered between two steps.
 
-Ctrl-C, SIGTERM, and SIGUSR2 (Slurm, ahead of a limit or a preemption). `install` comes before the
+Ctrl-C, SIGTERM, SIGHUP (the terminal was closed), and SIGUSR2 (Slurm, ahead of a limit or a
+preemption). `install` comes before the
 heavy imports, which take seconds: a signal in that time would otherwise end the process at once.
 Imports nothing but the standard library.
 """
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
 
 _seen = 0
 
@@ -23,7 +24,9 @@ def _note(number: int, _frame: FrameType | None) -> None:
 def install() -> None:
     """From now on these signals are only noted. For the main thread."""
     for number in STOPS:
-        signal.signal(number, _note)
+        # Under nohup a closed terminal is meant to stop nothing.
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _note)
 
 
 @contextmanager

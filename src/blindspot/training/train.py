@@ -8,20 +8,16 @@ Resumable state lies in `state` (under work/); the result folder gets its files 
 `run.json` last.
 """
 
-import shutil
 import time
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from blindspot import provenance, tensorfile
+from blindspot import tensorfile
 from blindspot.config.execution import Execution
-from blindspot.config.flops import parameters
 from blindspot.config.runfiles import WEIGHTS
 from blindspot.config.spec import RunSpec
 from blindspot.data.tokens import Tokens
@@ -30,52 +26,18 @@ from blindspot.errors import BlindspotError, InterruptedRunError, NonFiniteError
 from blindspot.files import write_json
 from blindspot.lm.device import autocast, resolve
 from blindspot.lm.objective import cross_entropy
-from blindspot.training import checkpoint, outcome, parallel, remake, stopping, trajectory
+from blindspot.training import checkpoint, outcome, parallel, state, stopping, trajectory
 from blindspot.training.engine import Engine
+from blindspot.training.job import Job, Progress
 from blindspot.training.lock import exclusive
 from blindspot.training.parallel import World
-from blindspot.training.runlog import SHOW_EVERY, Board, say, tensorboard
+from blindspot.training.runlog import SHOW_EVERY, Board, note, say, tensorboard
+from blindspot.training.state import Found
 
 #: What a run that failed for good leaves in its result folder, so that tables can say so.
 FAILED = "failed.json"
 #: Tokens of one slice of a validation pass, so that its memory does not grow with the batch.
 SLICE_TOKENS = {"cpu": 4096, "cuda": 16384}
-
-
-@dataclass
-class Job:
-    """What to train, from what, and where to."""
-
-    name: str
-    spec: RunSpec
-    tokens: Path
-    #: Result folder: run.json, trajectory.csv, timing.csv.
-    out: Path
-    #: State folder: checkpoints, weights, TensorBoard events, lock.
-    state: Path
-    device: str = "auto"
-    threads: int = 1
-    execution: Execution = field(default_factory=Execution)
-
-
-@dataclass
-class Progress:
-    """All that changes while a run trains, beside the tensors."""
-
-    step: int = 0
-    seconds: float = 0.0
-    #: When training began, and how often it was taken up again.
-    started: str = field(default_factory=provenance.now)
-    resumes: int = 0
-    rows: list[list[Any]] = field(default_factory=list)
-    timing: list[list[Any]] = field(default_factory=list)
-    #: Steps (from 0) that were left out because they were not finite.
-    skipped: list[int] = field(default_factory=list)
-    #: Bytes that the last attempt needed at most.
-    peak_memory: int | None = None
-
-    def meta(self, spec: RunSpec) -> dict[str, Any]:
-        return {"run": spec.hash, "spec": spec.identity()} | asdict(self)
 
 
 def total_steps(spec: RunSpec, windows: int) -> int:
@@ -89,14 +51,15 @@ def total_steps(spec: RunSpec, windows: int) -> int:
 def train(job: Job) -> None:
     """Train a run to its end, or go on with it; then write its results.
 
-    SIGTERM, SIGUSR2 and Ctrl-C save its state and end it with `InterruptedRunError`.
+    SIGTERM, SIGUSR2, SIGHUP and Ctrl-C save its state and end it with `InterruptedRunError`.
     """
     torch.set_num_threads(job.threads)
-    world = parallel.join(job.device)
+    world = parallel.join(job.device, job.ranks)
     with stopping.noted(), exclusive(job.state) if world.is_main else nullcontext():
-        meta = world.broadcast([], _trained(job) if world.is_main else None)
+        found = state.find(job) if world.is_main else Found()
+        meta = world.broadcast([], found.trained)
         if meta is None:
-            trainer = Trainer(job, world)
+            trainer = Trainer(job, world, found)
             try:
                 meta = trainer.run()
             except NonFiniteError as error:
@@ -104,57 +67,21 @@ def train(job: Job) -> None:
                 if world.is_main:
                     write_json(job.out / FAILED, record | {"error": str(error)})
                 raise
+            finally:
+                trainer.writer.join()
         if world.is_main:
             # Here, so that a kill just after the weights were written leaves nothing for good.
             checkpoint.prune(job.state, keep=0)
-            execution = job.execution.identity() | {"ranks": world.size}
-            device = resolve(job.device)
-            outcome.publish(job.name, job.spec, job.tokens, job.out, meta, execution, device)
+            outcome.publish(job, meta, world.size)
             (job.out / FAILED).unlink(missing_ok=True)
-
-
-def _trained(job: Job) -> dict[str, Any] | None:
-    """What lies beside the weights of a run that was trained to its end."""
-    if remake.clear_if_asked(job.state, job.out):
-        say(job.name, job.state, "starts from nothing, as reuse: false asks")
-    weights = job.state / WEIGHTS
-    if not weights.exists():
-        return None
-    try:
-        meta = tensorfile.read(weights).meta
-    except BlindspotError as error:
-        raise BlindspotError(f"{error}; delete it to train this run again") from None
-    _require_own(job, weights, meta)
-    say(job.name, job.state, f"already trained ({weights}); writing its results again")
-    return meta
-
-
-def _require_own(job: Job, path: Path, meta: dict[str, Any]) -> None:
-    if meta["run"] != job.spec.hash:
-        raise BlindspotError(
-            f"{path}: belongs to run {meta['run']}, not to {job.spec.hash}; "
-            f"move it away, or give this run another state folder"
-        )
-
-
-def require_room(state: Path, spec: RunSpec) -> None:
-    """Refuse to start where the run's checkpoints will not fit: parameters and two moments, in
-    float32, as many times as checkpoints are kept, and once more while one is written."""
-    there = sum(path.stat().st_size for path in checkpoint.checkpoints(state))
-    needed = (checkpoint.KEEP + 1) * 12 * parameters(spec.model) - there
-    free = shutil.disk_usage(state).free
-    if free < needed:
-        raise BlindspotError(
-            f"{state}: {free / 2**20:,.0f} MiB are free, this run's checkpoints need "
-            f"{needed / 2**20:,.0f}; make room, or set `work` in the config to a larger disk"
-        )
 
 
 class Trainer:
     """One run, from where it was to its end."""
 
-    def __init__(self, job: Job, world: World | None = None) -> None:
+    def __init__(self, job: Job, world: World | None = None, found: Found | None = None) -> None:
         self.job, self.spec, self.world = job, job.spec, world or World()
+        self.found = found or Found()
         self.device = resolve(job.device)
         self.data = Tokens.open(job.tokens, data=self.spec.data)
         stream = self.data.split("train")
@@ -169,14 +96,27 @@ class Trainer:
         self.steps = total_steps(self.spec, count(len(stream), self.spec.windows))
         self.validation = self._validation_windows()
         if self.world.is_main:
-            require_room(job.state, self.spec)
-        self.engine = Engine(self.spec, self.device, job.execution, self.world)
+            state.require_room(job.state, self.spec)
+        self.engine = Engine(self.spec, self.device, self._execution(), self.world)
         self.model = self.engine.model
-        self.progress = Progress()
+        started_over = self.found.started_over
+        self.progress = Progress(compiled=self.engine.compiled, started_over=started_over)
         self.writer = checkpoint.Writer(job.state)
         #: The step of the newest checkpoint.
         self.saved = 0
-        self.shown = 0.0
+        #: Seconds at the last line that was shown, and its numbers.
+        self.shown, self.numbers = 0.0, dict[str, float]()
+
+    def _execution(self) -> Execution:
+        """As the job asks, but compiled or not as the run began: rounding differs."""
+        saved, asked = self.found.saved, self.job.execution
+        began = self.world.broadcast([], saved.meta.get("compiled") if saved else None)
+        if began is None:
+            return asked
+        if self.world.is_main and asked.compile not in ("auto", began):
+            way = "compiled" if began else "without compiling"
+            self._say(f"goes on {way}, as it began; execution.compile counts for runs that begin")
+        return asked.model_copy(update={"compile": began})
 
     def _validation_windows(self) -> Tensor:
         stream, length = self.data.split("validation"), self.spec.windows.length
@@ -193,6 +133,10 @@ class Trainer:
         """Train to the end and save the weights; returns what is saved beside them."""
         self._resume()
         self.model.train()
+        self._note_progress()
+        ids = self._ids(self.progress.step)
+        self._stop_if_asked()
+        self._compile(ids)
         # A monotonic clock: the wall's may be set back, or leap.
         started = last_save = time.monotonic()
         before, p, execution = self.progress.seconds, self.progress, self.job.execution
@@ -203,10 +147,8 @@ class Trainer:
             if self.world.is_main
             else (nullcontext(Board())) as board
         ):
-            ids = self._ids(p.step)
             while p.step < self.steps:
-                if number := self.world.max_over_ranks(stopping.requested()):
-                    self._stop(number)
+                self._stop_if_asked()
                 look = self._logs(p.step + 1)
                 self.engine.step(ids, p.step, look)
                 p.step += 1
@@ -228,7 +170,7 @@ class Trainer:
                     last_save = time.monotonic()
         self.writer.wait()
         p.peak_memory = outcome.peak_memory(self.device)
-        meta = p.meta(self.spec)
+        meta = p.meta(self.spec, self.data.digest)
         if self.world.is_main:
             tensors = dict(self.model.named_parameters())
             tensorfile.write(self.job.state / WEIGHTS, tensors, meta)
@@ -241,42 +183,46 @@ class Trainer:
             return ids
         return ids.pin_memory().to(self.device, non_blocking=True)
 
-    def _stop(self, number: int) -> None:
+    def _compile(self, ids: Tensor) -> None:
+        """Compile the step ahead of the first one, so that no step's time holds it."""
+        if not self.engine.compiled or self.progress.step == self.steps:
+            return
+        self._say("compiles its step, which may take minutes")
+        seconds = self.engine.compile(ids)
+        self.progress.compile_seconds += seconds
+        self._say(f"compiled in {seconds:.1f} s")
+
+    def _stop_if_asked(self) -> None:
+        number = self.world.max_over_ranks(stopping.requested())
+        if not number:
+            return
         stopping.request(number)  # the other ranks' too
         step = self.progress.step
         if step != self.saved:
             self._save()
         self.writer.wait()
+        self._note_progress()
         raise InterruptedRunError(
             f"{self.job.name}: stopped by {stopping.name(number)} at step {step} of {self.steps}; "
             f"its state is saved, the same command goes on"
         )
 
     def _resume(self) -> None:
-        """Take up the newest whole checkpoint, naming each damaged one that is passed over."""
-        meta = self._newest() if self.world.is_main else None
+        """Take up the checkpoint that was found."""
+        saved, path = self.found.saved, self.found.path
+        self.found = Found()  # its tensors are needed no longer
+        if saved is not None and path is not None:
+            checkpoint.restore(self.model, self.engine.optimizer, saved, path)
         tensors = checkpoint.training_state(self.model, self.engine.optimizer)
-        meta = self.world.broadcast(list(tensors.values()), meta)
+        meta = self.world.broadcast(list(tensors.values()), saved.meta if saved else None)
         if meta is None:
             return
-        self.progress = Progress(**{f.name: meta[f.name] for f in fields(Progress)})
+        self.progress = Progress.of(meta)
+        self.progress.compiled = self.engine.compiled
         self.progress.resumes += 1
         self.saved = self.progress.step
         self.engine.resume(self.progress.step, self.progress.skipped)
-        if self.world.is_main:
-            self._say(f"resumes at step {self.progress.step} of {self.steps}")
-
-    def _newest(self) -> dict[str, Any] | None:
-        for path in checkpoint.checkpoints(self.job.state):
-            try:
-                saved = tensorfile.read(path)
-            except BlindspotError as error:
-                self._say(f"{error}; trying the one before it")
-                continue
-            _require_own(self.job, path, saved.meta)
-            checkpoint.restore(self.model, self.engine.optimizer, saved, path)
-            return saved.meta
-        return None
+        self._say(f"resumes at step {self.progress.step} of {self.steps}")
 
     def _harvest(self) -> None:
         """Note which steps were left out; end the run where it has failed."""
@@ -313,15 +259,18 @@ class Trainer:
         if not self.world.is_main:
             return
         board.add(step, table, norm)
-        left = int((self.steps - step) * p.seconds / step)
+        left = (self.steps - step) * p.seconds / step
         ce, norm_k = table[-1].tolist()[:2]
         show = p.seconds - self.shown >= SHOW_EVERY or step in (1, self.steps)
-        self.shown = p.seconds if show else self.shown
         self._say(
             f"step {step}/{self.steps}  CE {ce:.3f}  norm {norm_k:.1f}  "
-            f"{speed:,.0f} tokens/s  {left // 60}:{left % 60:02d} left",
+            f"{speed:,.0f} tokens/s  {int(left) // 60}:{int(left) % 60:02d} left",
             show,
         )
+        if show:
+            self.shown = p.seconds
+            self.numbers = {"ce": ce, "norm": norm_k, "tokens_per_s": speed, "seconds_left": left}
+            self._note_progress()
 
     @torch.no_grad()
     def _validate(self, step: int) -> None:
@@ -359,8 +308,16 @@ class Trainer:
                 f"was saved over the last good checkpoint. Lower training.learning_rate"
             )
         tensors = checkpoint.training_state(self.model, self.engine.optimizer)
-        self.writer.start(self.progress.step, tensors, self.progress.meta(self.spec))
+        meta = self.progress.meta(self.spec, self.data.digest)
+        self.writer.start(self.progress.step, tensors, meta)
         self.saved = self.progress.step
 
     def _say(self, text: str, show: bool = True) -> None:
-        say(self.job.name, self.job.state, text, show)
+        if self.world.is_main:
+            say(self.job.name, self.job.state, text, show)
+
+    def _note_progress(self) -> None:
+        """For `blindspot status`: the step, and the numbers of the line that was shown last."""
+        if self.world.is_main:
+            p = self.progress
+            note(self.job.state, step=p.step, steps=self.steps, resumes=p.resumes, **self.numbers)
