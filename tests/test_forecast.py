@@ -16,6 +16,7 @@ from blindspot import provenance
 from blindspot.config.revisions import MEASUREMENT_REVISION
 from blindspot.config.study import Run, Study
 from blindspot.errors import BlindspotError
+from blindspot.plan import calibration
 from blindspot.plan import estimate as estimate_module
 from blindspot.plan.estimate import Estimator, kind_of, step_class, step_flops
 from blindspot.plan.forecast import Forecast, outlook
@@ -63,7 +64,7 @@ def measure(study: Study, folder: Path, seconds: float = 8.0) -> None:
 
 
 def calibrate(study: Study, seconds: float, start: float = 6.0, device: str = PROCESSOR,
-              load: float = 0.1) -> None:  # fmt: skip
+              load: float = 0.1, compiled: bool = False) -> None:  # fmt: skip
     folder = study.work / "calibration"
     folder.mkdir(parents=True, exist_ok=True)
     steps = {
@@ -71,8 +72,9 @@ def calibrate(study: Study, seconds: float, start: float = 6.0, device: str = PR
                                "validation_seconds_per_token": 1e-5}
         for run in study.runs
     }  # fmt: skip
-    value = {"code": estimate_module.code(), "device": device, "threads": 1, "start": start,
-             "load": load, "made": "2026-01-01T00:00:00+00:00", "steps": steps}  # fmt: skip
+    value = {"code": calibration.code(), "device": device, "threads": 1, "start": start,
+             "load": load, "made": "2026-01-01T00:00:00+00:00", "steps": steps,
+             "compiled": compiled, "compile_seconds": 31.0 * compiled}  # fmt: skip
     (folder / "x.json").write_text(json.dumps(value))
 
 
@@ -240,6 +242,24 @@ def test_a_calibration_of_this_processor_comes_first(tmp_path: Path):
     assert Estimator(study, []).calibration is None
 
 
+def test_compiling_is_no_part_of_a_step_and_is_added_to_each_start(tmp_path: Path):
+    study = load(tmp_path, execution={"compile": True})
+    spec = study.runs[0].spec
+    for run, seconds in zip(study.runs[:3], (40.0, 50.0, 70.0), strict=True):
+        finish(study, run, compile_seconds=seconds, process_seconds=25.0 + seconds)
+    records = Plan(study).records
+    eager = load(tmp_path, execution={"compile": False})
+    with_, without = Estimator(study, records), Estimator(eager, records)
+    assert with_.step(spec) == without.step(spec)
+    assert with_.start == without.start
+    assert with_.train(spec) == pytest.approx(without.train(spec) + 50.0)
+    assert with_.train(spec, 0.5, gpus=2) == pytest.approx(without.train(spec, 0.5, 2) + 100.0)
+    # A calibration of the other way does not count; without records its own compile time does.
+    calibrate(study, seconds=0.05, compiled=True)
+    assert Estimator(eager, []).calibration is None
+    assert Estimator(study, []).compile_seconds == 31.0
+
+
 def test_records_of_older_revisions_still_tell_times():
     old = {"revision": 1, "tokenizer": {"kind": "bpe", "vocab_size": 512}}
     assert estimate_module.agree(old, old | {"revision": 2, "later": True})
@@ -251,7 +271,7 @@ def test_a_calibration_of_other_code_does_not_count(tmp_path: Path, monkeypatch)
     study = load(tmp_path)
     calibrate(study, seconds=0.05)
     assert Estimator(study, []).calibration is not None
-    monkeypatch.setattr(estimate_module, "code", lambda: "other")
+    monkeypatch.setattr(calibration, "code", lambda: "other")
     assert Estimator(study, []).calibration is None
 
 

@@ -140,6 +140,24 @@ def test_cost_counts_flops_hours_and_utilization(made: tuple[Study, Path, Path])
     assert row["mfu"] == pytest.approx(1.076e14 / 989e12, rel=1e-3)
 
 
+def test_compiling_is_said_beside_the_cost_and_counts_in_none_of_it(
+    made: tuple[Study, Path, Path], tmp_path: Path
+):
+    _, collected, out = made
+    for path in collected.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    runs = pd.read_csv(tmp_path / "runs.csv")
+    assert runs["compile_seconds"].isna().all()
+    assert "Compiling" not in (out / "cost.md").read_text()
+    runs["compile_seconds"] = 84.0
+    runs.to_csv(tmp_path / "runs.csv", index=False)
+    tables.write("cost", tmp_path, tmp_path / "out")
+    found, before = (pd.read_csv(folder / "cost.csv") for folder in (tmp_path / "out", out))
+    assert (found.pop("compile_seconds") == 84.0).all()
+    pd.testing.assert_frame_equal(found, before.drop(columns="compile_seconds"))
+    assert "Compiling, 84 s a run more, is in no" in (tmp_path / "out" / "cost.md").read_text()
+
+
 def test_variable_depth_joins_the_speed_of_a_depth(made: tuple[Study, Path, Path]):
     """All architectures here do equal work and their timings overlap: one speed for all."""
     study, collected, out = made

@@ -6,14 +6,12 @@ is assumed. A measurement is scaled from recorded ones with the
 same settings, else reckoned from its FLOPs. Imports neither torch nor pandas.
 """
 
-import hashlib
 import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from blindspot import provenance
@@ -22,13 +20,14 @@ from blindspot.config.flops import forward_per_token, training_per_token
 from blindspot.config.spec import Measurement, ModelSpec, RunSpec, digest
 from blindspot.config.study import Study
 from blindspot.plan import inventory
+from blindspot.plan.calibration import Calibration, calibrations
 from blindspot.plan.inventory import Record
 
-#: Files that decide how long a step takes.
-STEP = ("lm/[!_]*.py", "training/engine.py", "training/optimizer.py")
 #: Seconds that a process needs beside its work (imports, first step, writing), where nothing tells,
 #: and that Snakemake needs around a job.
 START, JOB = 4.0, 0.7
+#: Seconds of compiling a training step, where nothing tells: a small model on one core.
+COMPILE = 25.0
 #: Ids of splits that are known before they are made: by label, tokenizer's kind and vocabulary. Of
 #: WikiText-103 from the paper: 1.68e9 tokens are trained on in 4 epochs, each twice an epoch.
 KNOWN_TOKENS: dict[tuple[str, str, int], dict[str, int]] = {
@@ -63,41 +62,6 @@ def kind_of(device: str) -> str:
     """`cuda` or `cpu`, by a device's name: torch gives GPUs their vendor's product names."""
     gpus = ("NVIDIA", "GeForce", "Quadro", "Tesla", "TITAN", "Instinct", "Radeon")
     return "cuda" if any(word in device for word in gpus) else "cpu"
-
-
-def code() -> str:
-    """A digest of the source of a training step: what a calibration was of."""
-    total = hashlib.sha256()
-    for path in (p for name in STEP for p in sorted(Path(__file__).parent.parent.glob(name))):
-        total.update(path.read_bytes())
-    return total.hexdigest()[:8]
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """What `blindspot calibrate` found out on a device."""
-
-    code: str
-    device: str
-    threads: int
-    start: float
-    #: Processes that wanted to run when it began, for each core: above 1, the machine was busy.
-    load: float
-    made: str
-    #: Class to seconds a step, FLOPs a step and seconds of a validated token.
-    steps: dict[str, dict[str, float]]
-
-
-def calibrations(work: Path) -> list[Calibration]:
-    """All of today's code that are saved under a work folder, newest first."""
-    found, now = [], code()
-    for path in (work / "calibration").glob("*.json"):
-        value = inventory.parse(path)
-        try:
-            found.append(Calibration(**(value or {})))
-        except TypeError:
-            continue
-    return sorted((c for c in found if c.code == now), key=lambda c: c.made, reverse=True)
 
 
 @dataclass(frozen=True)
@@ -175,7 +139,8 @@ class Estimator:
     def calibration(self) -> Calibration | None:
         """The newest one of this processor, or of a GPU."""
         for found in calibrations(self.study.work):
-            if self.fits(found.device) and self.here in (None, found.device):
+            own = self.fits(found.device) and found.compiled == self.compiled
+            if own and self.here in (None, found.device):
                 return found
         return None
 
@@ -183,6 +148,22 @@ class Estimator:
         """Whether times on a device of this name count: its kind, and the GPU that is asked for."""
         asked = self.study.config.forecast.device if self.kind == "cuda" else None
         return kind_of(device) == self.kind and (asked is None or known(device) == known(asked))
+
+    @property
+    def compiled(self) -> bool:
+        """Whether trainings compile their step."""
+        chosen = self.study.config.execution.compile
+        return self.kind == "cuda" if chosen == "auto" else chosen
+
+    @cached_property
+    def compile_seconds(self) -> float:
+        """Seconds that each start of a training takes to compile its step."""
+        if not self.compiled:
+            return 0.0
+        found = [float(t.record.provenance.get("compile_seconds") or 0) for t in self.timed]
+        if took := [seconds for seconds in found if seconds > 0]:
+            return statistics.median(took)
+        return self.calibration.compile_seconds if self.calibration else COMPILE
 
     @cached_property
     def timed(self) -> list[Timed]:
@@ -245,7 +226,8 @@ class Estimator:
         for one in self.timed:
             p = one.record.provenance
             if p.get("process_seconds") and not p.get("resumes"):
-                found.append(float(p["process_seconds"]) - float(p["seconds"]))
+                own = float(p["seconds"]) + float(p.get("compile_seconds") or 0)
+                found.append(float(p["process_seconds"]) - own)
         if found:
             return statistics.median(found)
         return self.calibration.start if self.calibration else START
@@ -258,7 +240,10 @@ class Estimator:
     def train(self, spec: RunSpec, left: float = 1.0, gpus: int = 1) -> float | None:
         """Device-seconds of a job that does the share `left` of a training on `gpus` devices."""
         steps = self.steps(spec)
-        return None if steps is None else self.step(spec) * steps * left + gpus * (self.start + JOB)
+        if steps is None:
+            return None
+        around = self.start + self.compile_seconds + JOB
+        return self.step(spec) * steps * left + gpus * around
 
     def step(self, spec: RunSpec) -> float:
         """Seconds of an optimizer step, its share of validation passes included."""

@@ -1,4 +1,5 @@
-"""Cells compared at equal optimizer steps, equal training FLOPs and equal device time.
+"""Cells compared at equal optimizer steps, equal training FLOPs and equal device time (of training:
+compiling is counted apart).
 
 Per-loop losses cost more a step than terminal ones, so a comparison can turn with its budget. At
 each budget a run's validation CE at the last loop is read off its trajectory, linearly between the

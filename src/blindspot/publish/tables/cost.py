@@ -54,17 +54,19 @@ def _timing_note(t: pd.DataFrame) -> str:
 
 
 def cost(c: Collected) -> Table:
-    """Tokens, FLOPs, hours, speed and utilization of training."""
+    """Tokens, FLOPs, hours, speed and utilization of training; compiling is counted apart."""
     runs = c.runs.assign(device=c.runs["device"].fillna(""))
     runs["flops"] = runs["tokens_seen"] * runs["train_flops_per_token"]
     runs["hours"] = runs["seconds"] / 3600
+    runs["compile_seconds"] = runs["compile_seconds"].astype(float)
     # The peaks are of bf16; float32 has others.
     peaks = runs["device"].map(peak).astype(float) if c.study["precision"] == "bf16" else np.nan
     runs["mfu"] = runs["tokens_per_s"] * runs["train_flops_per_token"] / peaks
     groups = runs.groupby(KEYS, sort=False)
     # pandas averages what is there; a run without a time (of an older record) is no zero.
-    data = groups[["parameters", "steps", "tokens_seen", "train_flops_per_token", "flops",
-                   "hours", "tokens_per_s", "mfu"]].mean().reset_index()  # fmt: skip
+    means = ["parameters", "steps", "tokens_seen", "train_flops_per_token", "flops", "hours",
+             "compile_seconds", "tokens_per_s", "mfu"]  # fmt: skip
+    data = groups[means].mean().reset_index()
     data.insert(2, "seeds", groups.size().to_numpy())
     data["device"] = groups["device"].agg(lambda x: "; ".join(sorted({*x} - {""}))).to_numpy()
     rows = every_cell(c, data)
@@ -83,6 +85,9 @@ def cost(c: Collected) -> Table:
     )
     devices = ", ".join(sorted({*runs["device"]} - {""})) or "an unknown device"
     note = f"Means a run. Trained on {devices}. MFU where the device's dense bf16 peak is known."
+    compiling = runs["compile_seconds"].mean()
+    if compiling > 0:
+        note += f" Compiling, {number(compiling)} s a run more, is in no hours and no speed."
     return Table(data, shown, note)
 
 
