@@ -1,5 +1,5 @@
-"""Status: from constructed state folders, with a lock that is held, one whose holder is dead, logs
-that end in the middle of a line; and while a real trainer works."""
+"""Status: from constructed state folders, with a lock that is held, one whose holder is dead, notes
+that are torn; and from what a real trainer notes."""
 
 import fcntl
 import io
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from blindspot.config.runfiles import PROGRESS
 from blindspot.config.study import Study
 from blindspot.plan import progress as progress_module
 from blindspot.plan.planning import Plan
@@ -43,14 +44,12 @@ def state(study: Study, at: int) -> Path:
     return folder
 
 
-def log(study: Study, at: int, *lines: str, ago: float = 0.0, end: str = "\n") -> None:
+def note(study: Study, at: int, step: int, left: float = 100, ago: float = 0, resumes: int = 0):
+    """What a trainer notes with each line that it shows (`training.runlog.note`)."""
     then = (datetime.now(UTC) - timedelta(seconds=ago)).isoformat(timespec="seconds")
-    text = "\n".join(f"{then} {line}" for line in lines) + end
-    (state(study, at) / "train.log").write_text(text)
-
-
-def line(step: int, left: str = "1:40") -> str:
-    return f"step {step}/200  CE 5.250  norm 1234.5  7,593 tokens/s  {left} left"
+    value = {"time": then, "step": step, "steps": 200, "resumes": resumes, "ce": 5.25,
+             "norm": 1234.5, "tokens_per_s": 7593.0, "seconds_left": left}  # fmt: skip
+    (state(study, at) / PROGRESS).write_text(json.dumps(value))
 
 
 @pytest.fixture
@@ -73,7 +72,7 @@ def test_nothing_there_is_waiting(study: Study):
 
 
 def test_a_live_holder_is_running_and_a_dead_one_interrupted(study: Study, held):
-    log(study, 0, line(25), line(100), ago=10)
+    note(study, 0, 100, ago=10)
     (first, *rest) = progress(study)
     assert first.state == "running"
     assert (first.step, first.steps, first.ce, first.norm) == (100, 200, 5.25, 1234.5)
@@ -105,13 +104,11 @@ def test_looking_takes_no_lock(study: Study, monkeypatch):
     assert (folder / "lock").stat().st_mtime_ns == before
 
 
-def test_a_torn_line_is_passed_over(study: Study, held):
-    log(study, 0, line(50), "step 75/200  CE 4.1", end="")
-    (first, *_) = progress(study)
-    assert (first.step, first.ce) == (50, 5.25)
-    (state(study, 0) / "train.log").write_bytes(b"\xff\xfe step")
-    (first, *_) = progress(study)
-    assert first.state == "running" and first.step is None
+def test_a_torn_note_is_passed_over(study: Study, held):
+    for torn in (b'{"time": "2026', b"\xff\xfe step", b"[]", b'{"step": 3, "steps": null}'):
+        (state(study, 0) / PROGRESS).write_bytes(torn)
+        (first, *_) = progress(study)
+        assert first.state == "running" and first.ce is None
     # The lock's record, too, may be half written.
     (state(study, 0) / "lock").write_text('{"host": "no')
     (first, *_) = progress(study)
@@ -119,7 +116,7 @@ def test_a_torn_line_is_passed_over(study: Study, held):
 
 
 def test_an_interrupted_run_says_how_often_and_why(study: Study):
-    log(study, 1, line(25), "resumes at step 25 of 200", line(75), "resumes at step 75 of 200")
+    note(study, 1, 75, resumes=2)
     (state(study, 1) / "lock").write_text(json.dumps({"host": socket.gethostname(), "pid": 1}))
     path = study.work / "logs/train" / f"{study.runs[1].name}.log"
     path.parent.mkdir(parents=True)
@@ -140,7 +137,7 @@ def test_failed_finished_and_trained(study: Study):
     measured.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps({"steps": 200}))
     (state(study, 2) / "weights.safetensors").write_bytes(b"")
-    log(study, 2, line(200, "0:00"))
+    note(study, 2, 200, left=0)
     found = progress(study)
     assert [p.state for p in found[:3]] == ["failed", "finished", "trained"]
     assert found[0].error == "at step 15 the loss is nan"
@@ -164,12 +161,12 @@ def test_failed_finished_and_trained(study: Study):
         (60, "77", None, "running"),
     ],
 )
-def test_a_holder_elsewhere_is_asked_of_slurm_or_judged_by_its_log(
+def test_a_holder_elsewhere_is_asked_of_slurm_or_judged_by_its_note(
     study: Study, monkeypatch, age, slurm, jobs, expected
 ):
     record = {"host": "node7", "pid": 4711} | ({"slurm_job": slurm} if slurm else {})
     (state(study, 0) / "lock").write_text(json.dumps(record))
-    log(study, 0, line(50), ago=age)
+    note(study, 0, 50, ago=age)
     monkeypatch.setattr(progress_module, "_slurm_jobs", lambda: jobs)
     (first, *_) = progress(study)
     assert first.state == expected

@@ -1,7 +1,7 @@
-"""How far a run is: from the lock, the log and the checkpoints of its state folder. Only reads.
+"""How far a run is: from its state folder's lock and what its trainer noted there. Only reads.
 
 No lock is taken to see whether one is held, since a trainer that starts at that moment would be
-refused. Lines that are half written are passed over.
+refused.
 """
 
 import json
@@ -16,20 +16,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from blindspot.config.runfiles import RunFiles
+from blindspot.config.runfiles import PROGRESS, RunFiles
 from blindspot.config.study import Run, Study
 from blindspot.plan.inventory import parse
 
-#: A trainer on another machine counts as alive while its log is not older than this, in seconds.
+#: A trainer on another machine counts as alive while its note is not older than this, in seconds.
 FRESH = 900.0
-
-_STEP = re.compile(r"\bstep (\d+)/(\d+)\b")
-_FIELDS = {
-    "ce": re.compile(r"\bCE (\S+)"),
-    "norm": re.compile(r"\bnorm (\S+)"),
-    "tokens_per_s": re.compile(r"(\S+) tokens/s"),
-}
-_LEFT = re.compile(r"(\d+):(\d\d) left")
 
 
 @dataclass(frozen=True)
@@ -86,7 +78,7 @@ def _exists(pid: int) -> bool:
 
 @dataclass
 class Progress:
-    """A run's state. Numbers are None where nothing is logged."""
+    """A run's state. Numbers are None where nothing is known."""
 
     run: Run
     #: waiting | running | interrupted | failed | trained (weights, no results yet) | finished
@@ -96,7 +88,7 @@ class Progress:
     ce: float | None = None
     norm: float | None = None
     tokens_per_s: float | None = None
-    #: Seconds to go, and since the last line of the log.
+    #: Seconds to go, and since they were noted.
     left: float | None = None
     age: float | None = None
     resumes: int = 0
@@ -127,7 +119,7 @@ def _progress(study: Study, run: Run) -> Progress:
     files = RunFiles(study)
     measured = files.measured(run.name).exists()
     found = Progress(run, "waiting", steps=run.spec.training.steps, measured=measured)
-    _read_log(state / "train.log", found)
+    _read_note(state / PROGRESS, found)
     finished = files.finished(run.name)
     kind = "measure" if finished.exists() else "train"
     log = study.work / "logs" / kind / f"{run.name}.log"
@@ -153,37 +145,19 @@ def _progress(study: Study, run: Run) -> Progress:
     return found
 
 
-def _read_log(path: Path, found: Progress) -> None:
-    """Take what the last whole line with a step says."""
+def _read_note(path: Path, found: Progress) -> None:
+    """Take what the trainer noted last (`training.runlog.note`)."""
+    value = parse(path) or {}
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        found.step, found.steps = int(value["step"]), int(value["steps"])
+        found.resumes = int(value["resumes"])
+        found.age = max(0.0, time.time() - datetime.fromisoformat(value["time"]).timestamp())
+    except (KeyError, TypeError, ValueError):
         return
-    lines = text.split("\n")[:-1]  # what follows the last line end is being written
-    found.resumes = sum(" resumes at step " in line for line in lines)
-    for line in reversed(lines):
-        if step := _STEP.search(line):
-            break
-    else:
-        return
-    found.step, found.steps = int(step[1]), int(step[2])
-    for name, pattern in _FIELDS.items():
-        if value := pattern.search(line):
-            setattr(found, name, _number(value[1]))
-    try:
-        then = datetime.fromisoformat(line.split(" ", 1)[0]).timestamp()
-        found.age = max(0.0, time.time() - then)
-    except ValueError:
-        return
-    if left := _LEFT.search(line):
-        found.left = max(0.0, int(left[1]) * 60 + int(left[2]) - found.age)
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text.replace(",", ""))
-    except ValueError:
-        return None
+    found.ce, found.norm = value.get("ce"), value.get("norm")
+    found.tokens_per_s = value.get("tokens_per_s")
+    if isinstance(left := value.get("seconds_left"), int | float):
+        found.left = max(0.0, left - found.age)
 
 
 def _last_error(log: Path) -> str:
