@@ -6,6 +6,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,38 @@ def test_a_study_elsewhere_is_kept_when_it_is_named(place: Path):
     folder = state(small, mine.runs[0].name)
     assert paths(housekeeping.unused(small, users(small), False)) == {folder}
     assert housekeeping.unused(small, users(small, ([other],)), False) == []
+
+
+def test_gc_finds_what_a_killed_save_left_in_a_run_that_is_used(place: Path):
+    """Hidden files as large as a checkpoint; those of a live trainer are its own, and results that
+    may be in the writing are left alone."""
+    small = load("small")
+    run = small.runs[0]
+    folder, results = state(small, run.name), finish(small, run)
+    half = folder / ".step-00000050.0123abcd.safetensors"
+    half.write_bytes(b"x" * 4000)
+    (folder / ".mine").write_text("")
+    (folder / "step-00000050.safetensors").write_bytes(b"")
+    old, new = (results / f".run.{n}.json" for n in ("0123abcd", "89abcdef"))
+    for path in (old, new):
+        path.write_text("{")
+    then = time.time() - 2 * housekeeping.WRITING
+    os.utime(old, (then, then))
+    assert paths(housekeeping.unused(small, users(small), results=False)) == {half}
+    assert paths(housekeeping.unused(small, users(small), results=True)) == {half, old}
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        assert housekeeping.unused(small, users(small), results=False) == []
+    finally:
+        other.kill()
+        other.wait()
+    table = housekeeping.collect_garbage(small, users(small), results=True, delete=True)
+    assert "half-written files" in text(table) and "4.0 kB" in text(table)
+    assert not half.exists() and not old.exists() and new.exists()
+    assert (folder / "weights.safetensors").exists()
 
 
 def test_gc_leaves_what_is_held(place: Path):

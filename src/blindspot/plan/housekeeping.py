@@ -14,9 +14,10 @@ from typing import Any
 
 from rich.table import Table
 
-from blindspot.config.runfiles import WEIGHTS
+from blindspot.config.runfiles import WEIGHTS, checkpoints
 from blindspot.config.study import Study
 from blindspot.errors import BlindspotError, LockedError
+from blindspot.files import leftovers
 from blindspot.plan import inventory
 from blindspot.plan.diff import differences, text
 from blindspot.plan.progress import holder
@@ -25,6 +26,8 @@ from blindspot.training.lock import exclusive
 
 #: Folders of work/ that hold data; each of theirs is named by its content.
 DATA = ("tokens", "tokenizers", "corpora")
+#: What a process leaves that is killed while it writes a file, and seconds that writing may take.
+HALF, WRITING = "half-written files", 3600
 
 
 @dataclass
@@ -121,7 +124,7 @@ def what(folder: Path) -> str:
         return f"held by {held}"
     if (folder / WEIGHTS).exists():
         return "weights"
-    return "checkpoint" if list(folder.glob("step-*.safetensors")) else "no weights"
+    return "checkpoint" if checkpoints(folder) else "no weights"
 
 
 def used(known: Users, name: str) -> str:
@@ -212,10 +215,13 @@ def unused(study: Study, known: Users, results: bool) -> list[Piece]:
     """What no study uses: under work/, and with `results` in the study's results folder too."""
     found = []
     for state in inventory.run_folders(study.work / "runs"):
+        held = holder(state)
+        kept = f"held by {held}" if held and held.alive is not False else ""
         if not known.of_run(inventory.name_of(state)):
-            held = holder(state)
-            kept = f"held by {held}" if held and held.alive is not False else ""
             found.append(Piece("states of runs", state, inventory.size_of(state), kept))
+        elif not kept:
+            # Hidden, and as large as a checkpoint.
+            found += [Piece(HALF, path, inventory.size_of(path)) for path in leftovers(state)]
     for kind in DATA:
         for folder in sorted((study.work / kind).glob("*")):
             if folder.is_dir() and not known.of_folder(folder):
@@ -239,6 +245,10 @@ def _unused_results(study: Study, known: Users) -> list[tuple[str, Path]]:
             continue
         old = [p for p in sorted(folder.glob("measure-*")) if p.name not in measures]
         found += [("measurements with other settings", path) for path in old]
+        kept = [folder, *(p for p in folder.glob("measure-*") if p not in old)]
+        half = [path for place in kept for path in leftovers(place)]
+        # No lock says who writes results now.
+        found += [(HALF, p) for p in half if time.time() - inventory.modified(p) > WRITING]
     for path in sorted((study.results / "throughput").glob("*.csv")):
         if path.stem not in timed:
             record = path.with_suffix(".json")
