@@ -129,10 +129,10 @@ def _run(name: str, options: Options) -> Subject:
         )
     spec, data = specification(name, options.results)
     device = devices.resolve(options.device)
-    model = load.model(spec, options.work / "runs" / name / WEIGHTS, device)
+    tokens = _tokens(name, spec, options.work)
+    model = load.model(spec, options.work / "runs" / name / WEIGHTS, device, tokens)
     if options.dtype != "auto":
         model = model.to(getattr(torch, options.dtype))
-    tokens = _tokens(name, spec, options.work)
     if options.text is None:
         text, stream = f"validation split of {data['corpus']}", tokens.split("validation")
     else:

@@ -87,7 +87,7 @@ def cost(c: Collected) -> Table:
     note = f"Means a run. Trained on {devices}. MFU where the device's dense bf16 peak is known."
     compiling = runs["compile_seconds"].mean()
     if compiling > 0:
-        note += f" Compiling, {number(compiling)} s a run more, is in no hours and no speed."
+        note += f" Compiling, {number(compiling, 0)} s a run more, is in no hours and no speed."
     return Table(data, shown, note)
 
 
