@@ -6,14 +6,17 @@ import unicodedata
 from collections import Counter
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindspot.config.spec import BpeTokenizer, WordsTokenizer
+from blindspot.config.spec import BpeTokenizer, DataSpec, LocalCorpus, WordsTokenizer
+from blindspot.data import corpus, tokenizer
 from blindspot.data.encode import Encoder
 from blindspot.data.tokenizer import END_OF_TEXT, START, load, train
+from blindspot.data.tokens import Tokens, build
 from blindspot.errors import BlindspotError
-from toys import WIKITEXT
+from toys import ROOT, WIKITEXT
 
 #: English with everything in it that has changed a corpus before (fault E-05).
 ODD = [
@@ -31,11 +34,12 @@ def bpe():
 
 
 def plain_words(texts, spec):
-    """The paper's vocabulary, in plain Python: token -> id."""
+    """The paper's vocabulary, in plain Python: token -> id. Each text is counted by itself."""
     counts = Counter(word for text in texts for word in re.findall(spec.pattern, text))
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    special = 4 if spec.vocabulary == "release" else 1
     kept = [word for word, n in ranked if n >= spec.min_frequency and word != "<unk>"]
-    return {word: i for i, word in enumerate(["<unk>", *kept[: spec.vocab_size - 1]])}
+    return {word: i for i, word in enumerate(["<unk>", *kept[: spec.vocab_size - special]])}
 
 
 def assert_equals_plain(texts, spec, others=()):
@@ -68,6 +72,53 @@ def test_words_equal_a_plain_loop_on_wikitext():
     )
     rows = [row for row in table.column("text").to_pylist() if row][:1500]
     assert_equals_plain(rows, WordsTokenizer(kind="words", vocab_size=3000))
+
+
+#: Rows whose ends are white space, or that begin with it, or with what no pattern matches.
+ROWS = [*ODD, " \n", "\n a", "a", "\u00e9", "b \u00fc", "\u00fc\n", "", "a"]
+
+
+@pytest.mark.parametrize("batch", [1, 40, 1 << 21])
+def test_the_releases_words_are_those_of_each_row(monkeypatch, batch):
+    """Nothing is counted across rows, wherever they are put together to be counted fast."""
+    monkeypatch.setattr(tokenizer, "BATCH", batch)
+    for size in (5, 12, 1000):
+        spec = WordsTokenizer(kind="words", vocab_size=size, min_frequency=1, vocabulary="release")
+        assert_equals_plain(ROWS, spec, ["\n\n".join(ROWS)])
+    own = spec.model_copy(update={"pattern": r"\S+"})
+    assert_equals_plain(ROWS, own)
+    with pytest.raises(ValueError, match=r"vocab_size 4 has no room .* at least 5"):
+        WordsTokenizer(kind="words", vocab_size=4, vocabulary="release")
+
+
+@pytest.mark.skipif(not WIKITEXT.is_dir(), reason="no WikiText here")
+def test_the_releases_words_meet_its_own_counts(tmp_path):
+    """What the paper's code gives for the same rows: tokens, and how many of them are UNK."""
+    parquet, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+
+    def rows(name):
+        return parquet.read_table(next(WIKITEXT.glob(name))).column("text").to_pylist()
+
+    train = rows("wikitext-103-raw-v1/test-*") + rows("wikitext-2-v1/train-*")
+    texts = {"train": train, "validation": rows("wikitext-103-raw-v1/validation-*")}
+    assert len(train) == 41_076
+    for split, values in {**texts, "test": ["some test"]}.items():
+        parquet.write_table(pa.table({"text": values}), tmp_path / f"{split}.parquet")
+    source = LocalCorpus(
+        kind="local", **{split: str(tmp_path / f"{split}.parquet") for split in corpus.SPLITS}
+    )
+    corpus.fetch(source, tmp_path / "corpus")
+    paper = yaml.safe_load((ROOT / "config.yaml").read_text())["tokenizer"]
+    data = DataSpec.model_validate({"corpus": source.model_dump(), "tokenizer": paper})
+    build(data, tmp_path / "corpus", tmp_path / "tokens")
+    opened = Tokens.open(tmp_path / "tokens", data=data.identity())
+    found = {split: opened.counts(split) for split in texts}
+    assert {split: (c["tokens"], c["unk"]) for split, c in found.items()} == {
+        "train": (4_774_721, 93_263),
+        "validation": (435_582, 12_924),
+    }
+    # UNK, 19,996 words, and three ids that stand for nothing.
+    assert (opened.vocab_size, opened.meta["entries"]) == (20_000, 19_997)
 
 
 def test_words_cut_every_character_as_python_does():

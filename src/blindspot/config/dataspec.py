@@ -234,6 +234,24 @@ class WordsTokenizer(Settings):
     pattern: str = DEFAULT_PATTERN
     #: The release fits on validation text too.
     fit: Literal["train", "train+validation"] = "train"
+    #: `text`: words are counted in the text as it is encoded, and all entries but UNK are words.
+    #: `release`: they are counted document by document, before documents are joined, so the white
+    #: space that joining makes is UNK; and four entries are special tokens, one of them UNK.
+    vocabulary: Annotated[Literal["text", "release"], Neutral("text")] = "text"
+
+    @property
+    def words(self) -> int:
+        """How many words the vocabulary has at most."""
+        return self.vocab_size - (4 if self.vocabulary == "release" else 1)
+
+    @model_validator(mode="after")
+    def _some_words(self) -> Self:
+        if self.words < 1:
+            raise ValueError(
+                f"vocab_size {self.vocab_size} has no room for words beside the special tokens of "
+                f"vocabulary {self.vocabulary}; use at least {self.vocab_size - self.words + 1}"
+            )
+        return self
 
 
 class FileTokenizer(Settings):

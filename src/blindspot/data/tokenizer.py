@@ -57,7 +57,9 @@ def train(tokenizer: BpeTokenizer | WordsTokenizer, documents: Iterable[str]) ->
 
     `bpe` has exactly `vocab_size` entries: 256 bytes, the start token, and merges; a text too small
     for that is refused. `words` has at most `vocab_size` entries: UNK, then words by falling
-    count, equal counts by code point; a text with fewer words gives a smaller vocabulary.
+    count, equal counts by code point; a text with fewer words gives a smaller vocabulary. With the
+    release's vocabulary it has three fewer: ids at the end that stand for nothing, like the
+    release's other special tokens; and words are those of each document alone.
     """
     if isinstance(tokenizer, BpeTokenizer):
         return _bpe(tokenizer, documents)
@@ -163,7 +165,7 @@ def _bpe(tokenizer: BpeTokenizer, documents: Iterable[str]) -> Model:
 
 def _words(tokenizer: WordsTokenizer, documents: Iterable[str]) -> Model:
     pattern = _checked(tokenizer.pattern)
-    counts = _count(tokenizer.pattern, documents)
+    counts = _count(tokenizer.pattern, documents, apart=tokenizer.vocabulary == "release")
     counts.pop(UNK, None)  # where the pattern makes it a word, it is UNK and no entry of its own
     ranked = sorted((-n, word) for word, n in counts.items() if n >= tokenizer.min_frequency)
     if not ranked:
@@ -171,7 +173,7 @@ def _words(tokenizer: WordsTokenizer, documents: Iterable[str]) -> Model:
             f"tokenizer.min_frequency: no word of the text occurs {tokenizer.min_frequency} times; "
             f"use a lower one, or a larger corpus"
         )
-    kept = [UNK, *(word for _, word in ranked[: tokenizer.vocab_size - 1])]
+    kept = [UNK, *(word for _, word in ranked[: tokenizer.words])]
     model = Model(models.WordLevel({word: i for i, word in enumerate(kept)}, unk_token=UNK))
     # The pattern's matches are the tokens; "removed" takes away what lies between them.
     model.pre_tokenizer = pre_tokenizers.Split(pattern, behavior="removed", invert=True)
@@ -179,8 +181,9 @@ def _words(tokenizer: WordsTokenizer, documents: Iterable[str]) -> Model:
     return model
 
 
-def _count(pattern: str, documents: Iterable[str]) -> Counter[str]:
-    """How often each match of the pattern occurs."""
+def _count(pattern: str, documents: Iterable[str], apart: bool) -> Counter[str]:
+    """How often each match of the pattern occurs; `apart`: no match reaches across documents, which
+    otherwise only the caller's way of cutting the text sees to."""
     find = re.compile(pattern).findall
     counts: Counter[str] = Counter()
     if pattern != DEFAULT_PATTERN:
@@ -196,7 +199,7 @@ def _count(pattern: str, documents: Iterable[str]) -> Counter[str]:
                 counts[word] += n
         held.clear()
 
-    for text in _joined(documents):
+    for text in _parted(documents) if apart else _joined(documents):
         numbers, distinct = units(text.encode())
         times = np.bincount(numbers, minlength=len(distinct)).tolist()
         for unit, n in zip(distinct, times, strict=True):
@@ -205,6 +208,20 @@ def _count(pattern: str, documents: Iterable[str]) -> Counter[str]:
             settle()
     settle()
     return counts
+
+
+def _parted(texts: Iterable[str]) -> Iterator[str]:
+    """Texts put together to about `BATCH` characters, with something between them that is neither
+    a word nor white space: the default pattern does not match it, nor anything across it."""
+    held: list[str] = []
+    size = 0
+    for text in texts:
+        held.append(text)
+        size += len(text)
+        if size >= BATCH:
+            yield "ü".join(held)
+            held, size = [], 0
+    yield "ü".join(held)
 
 
 def _joined(texts: Iterable[str]) -> Iterator[str]:

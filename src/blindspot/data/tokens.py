@@ -277,7 +277,9 @@ def _model(
         both = isinstance(settings, WordsTokenizer) and settings.fit == "train+validation"
         fit_on = ["train", "validation"] if both else ["train"]
         shown.start("tokenizer", sum(source["splits"][split]["bytes"] for split in fit_on))
-        texts = (stream.pieces(stream.Reader(folder, s, source, shown)) for s in fit_on)
+        readers = [stream.Reader(folder, split, source, shown) for split in fit_on]
+        by_row = isinstance(settings, WordsTokenizer) and settings.vocabulary == "release"
+        texts: list[Iterable[str]] = [r if by_row else stream.pieces(r) for r in readers]
         return tokenizer.train(settings, chain.from_iterable(texts))
     if isinstance(settings, FileTokenizer):
         path = Path(settings.path)
