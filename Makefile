@@ -7,11 +7,12 @@ CORES ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) if 
 # Several small trainings at once, one thread each; numerical libraries must not take all cores.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo env test test-slurm bench lint lock clean
+.PHONY: help demo env test test-slow test-slurm bench lint lock clean
 
 help:
 	@echo "make demo   the complete small study on this machine: every table and figure, and a report"
 	@echo "make test   all tests"
+	@echo "make test-slow   what needs transformers or a browser (the audit of others' models, its page)"
 	@echo "make test-slurm   the executor against a real Slurm (needs root; installs Debian's packages)"
 	@echo "make bench  benchmarks of this machine into benchmarks/ (20 minutes; leave it alone)"
 	@echo "make env    the environment alone, in $(VENV)/"
@@ -38,6 +39,11 @@ $(VENV)/dev.ok: $(VENV)/run.ok envs/requirements-dev.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r envs/requirements-dev.txt
 	@touch $@
 
+$(VENV)/slow.ok: $(VENV)/dev.ok envs/requirements-slow.txt
+	@echo "==> installing transformers"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r envs/requirements-slow.txt
+	@touch $@
+
 demo: $(VENV)/run.ok
 	@echo "==> the demo study on $(CORES) cores; results go to results/demo/"
 	@$(BIN)/snakemake all --cores $(CORES) --keep-going --rerun-incomplete --quiet host reason --configfile studies/demo.yaml
@@ -45,6 +51,10 @@ demo: $(VENV)/run.ok
 test: $(VENV)/dev.ok
 	@echo "==> tests"
 	@$(BIN)/python -m pytest -n $(CORES) --dist worksteal
+
+test-slow: $(VENV)/slow.ok
+	@echo "==> tests with transformers and a browser"
+	@HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m extra -n $(CORES) --dist worksteal
 
 test-slurm: $(VENV)/dev.ok
 	@echo "==> tests against a real Slurm on this machine"

@@ -399,6 +399,8 @@ def test_what_is_no_model(tmp_path):
     with pytest.raises(BlindspotError, match=r"has no config\.json"):
         hub.find(str(tmp_path), Options())
     with pytest.raises(BlindspotError, match="could not be loaded"):
+        hub.find("nobody/nothing", Options())
+    with pytest.raises(BlindspotError, match=r"nowhere: no such folder, and no owner/name"):
         hub.find(str(tmp_path / "nowhere"), Options())
     with pytest.raises(BlindspotError, match="--dtype int8: use auto"):
         hub._dtype("int8")

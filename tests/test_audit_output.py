@@ -17,6 +17,7 @@ from blindspot.config.runfiles import WEIGHTS
 from blindspot.errors import BlindspotError
 from blindspot.measure import load
 from blindspot.training.train import train
+from toys import ROOT
 from training import typed_job
 
 SMALL = Settings(tokens=48, length=12, powers=(-1, 1), beyond=1)
@@ -263,3 +264,8 @@ def test_a_function_in_a_file(trained, tmp_path, undrawn):
         find(f"{code}:looped", options(where, text=text))
     with pytest.raises(BlindspotError, match=r"gone\.py: no such file"):
         find(f"{tmp_path / 'gone.py'}:looped", options(where))
+
+
+def test_the_schema_in_the_docs_is_todays():
+    told = json.loads((ROOT / "docs" / "audit.schema.json").read_text())
+    assert told == Report.model_json_schema()

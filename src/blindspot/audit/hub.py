@@ -45,7 +45,12 @@ def find(name: str, options: Options) -> tuple[Looped, Encode]:
             f"of this project is named like 0.1m/perloop-rms/seed42-1f2e3d4c, a model of your own "
             f"like my_model.py:looped"
         ) from None
+    transformers.utils.logging.disable_progress_bar()
     folder = Path(name)
+    if not folder.exists() and (name.startswith(("/", ".", "~")) or name.count("/") != 1):
+        raise BlindspotError(
+            f"{name}: no such folder, and no owner/name of a model on the Hugging Face hub"
+        )
     if folder.exists() and not (folder / "config.json").is_file():
         raise BlindspotError(f"{name}: has no config.json, so it is no Hugging Face model")
     # Without this, remote code asks on the terminal.

@@ -1,6 +1,6 @@
 """What an audit leaves behind: audit.json, CSVs, figures and a page; and what it says.
 
-audit.json        the report (fields: docs/audit.md, docs/audit.schema.json)
+audit.json        the report (fields: docs/audit.schema.json)
 depths.csv        one row a loop x quantity: value, and its interval over windows
 boundaries.csv    one row a boundary x factor x quantity
 windows.csv       one row a window x loop (x factor) x quantity: what the intervals are made of

@@ -1,4 +1,4 @@
-"""The audit's result: what audit.json holds. docs/audit.md explains each field."""
+"""The audit's result: what audit.json holds. docs/audit.schema.json is made from it."""
 
 from typing import Any, Literal
 

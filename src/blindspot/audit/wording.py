@@ -126,7 +126,7 @@ def _together(verdict: Verdict) -> str:
             "For you: the norm grows in full view of the loss, so it is what training chose, not a "
             "blind spot."
         )
-    return "For you: nothing to see here."
+    return "For you: the norm is no concern here."
 
 
 def _beyond(verdict: Verdict, seen: Observed) -> str:
@@ -149,7 +149,8 @@ def _exits(verdict: Verdict, depths: list[Depth], seen: Observed) -> str:
     gap = f"{ce[1]:.3f} nats at exit 1, {ce[K]:.3f} at exit {K}"
     shifts = [d.shift.value for d in depths if d.shift and d.trained and d.shift.value is not None]
     if shifts and max(shifts) < 1e-3:
-        return f"Exits 2 to {K} equal exit 1 ({gap}): depth is unused."
+        equal = "Exit 2 equals" if K == 2 else f"Exits 2 to {K} equal"
+        return f"{equal} exit 1 ({gap}): depth is unused."
     best = min(ce, key=lambda k: ce[k])
     more = f" The best exit is {best} ({ce[best]:.3f})." if best != K else ""
     if verdict.depth_use == "no":
