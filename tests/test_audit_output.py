@@ -13,12 +13,10 @@ from blindspot.audit import Settings, output, page, wording
 from blindspot.audit.command import run
 from blindspot.audit.report import Estimate, Report
 from blindspot.audit.sources import Options, find
-from blindspot.config.runfiles import WEIGHTS
 from blindspot.errors import BlindspotError
-from blindspot.measure import load
 from blindspot.training.train import train
 from toys import ROOT
-from training import typed_job
+from training import typed_job, weights
 
 SMALL = Settings(tokens=48, length=12, powers=(-1, 1), beyond=1)
 
@@ -56,9 +54,9 @@ def folder(trained, tmp_path_factory):
 def test_a_run_is_found_by_its_name(trained):
     where, job = trained
     subject = find(job.name, options(where))
-    model = load.model(job.spec, job.state / WEIGHTS, subject.model.device)
-    for name, parameter in model.named_parameters():
-        assert parameter.equal(dict(subject.model.module.named_parameters())[name])
+    saved = weights(job)
+    for name, parameter in subject.model.module.named_parameters():
+        assert parameter.equal(saved[name]), name
     assert (subject.model.loops, subject.source) == (3, "run")
     assert subject.text.startswith("validation split of ")
     assert subject.model.context == 12
