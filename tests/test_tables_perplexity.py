@@ -55,7 +55,32 @@ def test_what_is_not_comparable_says_so(made):
     lines = [line for line in text.splitlines() if line.startswith("|") and " full " in line]
     assert len(lines) == 2 * 2 * 7
     for line in lines:
+        assert "§" not in line
         *_, token, word, bits, unk = [cell.strip() for cell in line.strip("|").split("|")]
         assert not token.endswith("†")
         assert word.endswith("†") == bits.endswith("†") == (not comparable)
         assert unk == ("0.00 %" if comparable else "6.25 %")
+
+
+@pytest.mark.parametrize("name", ["perplexity", "depth"])
+def test_each_number_says_its_protocol(made, name):
+    """240,000 targets after 128 tokens, or 40,960 after one: beside the number, not in a key."""
+    _, folder, _ = made
+    tables.write(name, folder / "collected", folder / "tables")
+    header, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (folder / "tables" / f"{name}.md").read_text().splitlines()
+        if line.startswith("|")
+    ]
+    first = header.index("k = 1" if name == "depth" else "Token PPL")
+    for row in rows:
+        at = dict(zip(header, row, strict=True))
+        whole = "240,000" if at["Split"] == "validation" else "270,000"
+        of = {"full": (whole, "128 to 256")}.get(at["Protocol"], ("40,960", "1 to 256"))
+        assert (at["Targets"], at["Context"]) == of
+        numbers = [x for x in row[first : first + 3] if x.strip("† ") != "—"]
+        assert numbers and all(("§" in x) == (at["Protocol"] != "full") for x in numbers)
+    assert {row[2] for row in rows} == {"full", "paper", "release-figure"}
+    note = (folder / "tables" / f"{name}.md").read_text().splitlines()[-1]
+    assert "§ Of paper and release-figure: other targets, with other context" in note
+    assert "\\S{}" in (folder / "tables" / f"{name}.tex").read_text()

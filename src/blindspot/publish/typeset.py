@@ -152,6 +152,7 @@ _LATEX = {
     "≥": r"$\geq$",
     "†": r"$\dagger$",
     "‡": r"$\ddagger$",
+    "§": r"\S{}",
     "—": "---",
     "–": "--",
 }
@@ -167,5 +168,5 @@ def escape(text: str) -> str:
 
 
 def _numeric(shown: pd.DataFrame) -> list[bool]:
-    pattern = re.compile(r"[-\d.,e+×±()–%\s∞—\[\]†‡]*")
+    pattern = re.compile(r"[-\d.,e+×±()–%\s∞—\[\]†‡§]*")
     return [all(pattern.fullmatch(str(x)) for x in shown[c]) for c in shown.columns]

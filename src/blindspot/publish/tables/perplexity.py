@@ -8,9 +8,12 @@ from blindspot.measure.names import PROTOCOLS
 from blindspot.publish.tables.table import (
     KEYS,
     Table,
+    contexts,
     every_cell,
     lead,
     means,
+    of_protocol,
+    protocol_note,
     spreads,
     weak,
     weak_note,
@@ -48,6 +51,8 @@ def perplexity(c: Collected) -> Table:
         "Size": start["Size"],
         "Split": data["split"].astype(str),
         "Protocol": data["protocol"].astype(str),
+        "Targets": [f"{n:,.0f}" for n in data["tokens"]],
+        "Context": [contexts(c)[name] for name in data["protocol"]],
         "Cell": start["Cell"],
         "Seeds": start["Seeds"],
     }
@@ -57,8 +62,9 @@ def perplexity(c: Collected) -> Table:
             shown[header] = weak(c, texts, np.log(data["ppl"]), shown["Split"])
         else:
             shown[header] = [t + m for t, m in zip(texts, marks, strict=True)]
+        shown[header] = of_protocol(shown[header], list(data["protocol"]))
     shown["UNK"] = [f"{number(100 * share)} %" for share in data["unk_rate"]]
-    notes = [weak_note(shown[UNITS["ppl"][0]])]
+    notes = [weak_note(shown[UNITS["ppl"][0]]), protocol_note(data["protocol"])]
     if any(marks):
         notes.append(
             f"{MARK} Not comparable with other tokenizers: this one loses text, so its words and "

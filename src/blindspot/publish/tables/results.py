@@ -8,10 +8,13 @@ from blindspot.publish.speeds import speeds
 from blindspot.publish.tables.table import (
     KEYS,
     Table,
+    contexts,
     controls,
     every_cell,
     lead,
     means,
+    of_protocol,
+    protocol_note,
     spreads,
     weak,
     weak_note,
@@ -86,22 +89,32 @@ def loss_placement(c: Collected) -> Table:
 def depth(c: Collected) -> Table:
     """Every exit under every split and protocol."""
     keys = ["size", "cell", "k", "split", "protocol"]
-    data = means(c.frame("exits"), keys, ["ce", "bits_per_byte"], ["ppl", "word_ppl"])
-    leading = ["size", "split", "protocol", "cell"]
+    e = c.frame("exits")
+    data = means(e, keys, ["ce", "bits_per_byte"], ["ppl", "word_ppl"])
+    # Properties of the text: the same for all runs and depths.
+    targets = e.groupby(["split", "protocol"])["tokens"].first().to_dict()
+    pairs = list(zip(data["split"], data["protocol"], strict=True))
+    data.insert(5, "tokens", [targets[pair] for pair in pairs])
+    marked = weak(c, spreads(data, "ppl"), data["ce"], data["split"])
     text = data.assign(
-        text=weak(c, spreads(data, "ppl"), data["ce"], data["split"]),
+        text=of_protocol(marked, data["protocol"]),
         split=pd.Categorical(data["split"], ["validation", "test"]),
         size=pd.Categorical(data["size"], c.sizes),
         cell=pd.Categorical(data["cell"], c.cells),
+        targets=data["tokens"].map("{:,}".format),
+        context=data["protocol"].map(contexts(c)),
     )
-    table = text.pivot(index=leading, columns="k", values="text").sort_index().fillna(ABSENT)
+    leading = ["size", "split", "protocol", "targets", "context", "cell"]
+    table = text.pivot(index=leading, columns="k", values="text").fillna(ABSENT)
+    table = table.sort_index(level=["size", "split", "protocol", "cell"])
     # A dagger on depths that no run was trained for: they are extrapolation (L-05).
     table.columns = [f"k = {k}" + ("†" if k > c.loops else "") for k in table.columns]
     names = {name: name.capitalize() for name in leading}
     shown = table.reset_index().astype(str).rename(columns=names)
     deeper = any("†" in name for name in table.columns)
     notes = [f"† Deeper than the {c.loops} loops of training: extrapolation." if deeper else ""]
-    return Table(data, shown, " ".join([*notes, weak_note(text["text"])]).strip())
+    notes += [weak_note(text["text"]), protocol_note(data["protocol"])]
+    return Table(data, shown, " ".join(notes).strip())
 
 
 def variable_depth(c: Collected) -> Table:

@@ -87,8 +87,37 @@ def weak(
 
 def weak_note(texts: Iterable[str]) -> str:
     """What the mark of `weak` means, if some text has it."""
-    there = any(str(text).endswith(WEAK) for text in texts)
+    there = any(WEAK in str(text) for text in texts)
     return f"{WEAK} No better than a unigram model." if there else ""
+
+
+#: Behind numbers of a protocol that other rows of the table do not share.
+OTHER = "§"
+
+
+def of_protocol(texts: Sequence[str], protocols: Sequence[str]) -> list[str]:
+    """`texts`, with a mark behind those that are of another protocol than `full`."""
+    rows = zip(texts, protocols, strict=True)
+    return [text if name == "full" or text == ABSENT else f"{text} {OTHER}" for text, name in rows]
+
+
+def protocol_note(protocols: Iterable[str]) -> str:
+    """What the mark of `of_protocol` means, if some row has it."""
+    others = sorted(set(protocols) - {"full"})
+    return (
+        f"{OTHER} Of {' and '.join(others)}: other targets, with other context, so comparable with "
+        f"rows of the same protocol alone."
+        if others
+        else ""
+    )
+
+
+def contexts(c: Collected) -> dict[str, str]:
+    """How many tokens before it a target of each protocol is predicted from."""
+    length = c.study["windows"]["length"]
+    least = c.study["measurement"]["min_context"]
+    windows = f"1 to {length}"
+    return {"full": f"{least} to {length}", "paper": windows, "release-figure": windows}
 
 
 def wide(frame: pd.DataFrame, text: str, column: str, keys: Sequence[str]) -> pd.DataFrame:
