@@ -375,3 +375,74 @@ def test_a_name_is_the_text_that_was_typed(tmp_path):
     cells = "".join(f"  {name}: {{loss: per-loop, readout: rms}}\n" for name in names)
     overlay.write_text(f"study: x\ncells:\n{cells}")
     assert list(Study.load(ROOT / "config.yaml", [overlay]).config.cells) == names
+
+
+def cells(**settings):
+    return {"perloop-rms": None, "other": {"loss": "per-loop", "readout": "rms"} | settings}
+
+
+def test_a_cell_says_its_own_loops_model_and_training():
+    """Laid over the study's; the other cells keep their names."""
+    one = {"sizes": {"44m": None}}
+    before = names(load(cells={"perloop-rms": None}, **one))
+    study = load(
+        **one,
+        cells=cells(
+            loops=8,
+            model={"dropout": {"rate": 0.2}, "d_model": 256, "heads": 4},
+            training={"learning_rate": 1e-3, "steps": 50},
+        ),
+    )
+    runs = {run.cell: run.spec for run in study.runs if run.size == "44m"}
+    own, base = runs["other"], runs["perloop-rms"]
+    assert before < names(study)
+    assert (own.model.loops, own.model.d_model, own.model.heads, own.model.layers) == (8, 256, 4, 8)
+    assert (own.model.dropout.rate, own.model.dropout.at) == (0.2, base.model.dropout.at)
+    assert (own.training.learning_rate, own.training.steps, own.training.epochs) == (1e-3, 50, None)
+    assert own.training.betas == base.training.betas
+    # Who says what the study says anyway is the same run.
+    same = load(
+        **one, cells=cells(loops=4, model={"d_model": 512}, training={"learning_rate": 3e-4})
+    )
+    hashes = {run.cell: run.spec.hash for run in same.runs if run.size == "44m" and run.seed == 42}
+    assert hashes["other"] == hashes["perloop-rms"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ({"training": {"learning_rat": 1}}, "cells.other.training.learning_rat: unknown key"),
+        ({"training": {"learning_rate": -1}}, "cells.other.training.learning_rate: .* (got -1)"),
+        ({"model": {"loops": 0}}, r"cells.other.model.loops: .* \(got 0\)"),
+        ({"model": {"dropout": {"rate": 2}}}, r"cells.other.model.dropout.rate: "),
+        ({"model": {"heads": 7}}, r"cells.other.model: heads 7 does not divide d_model 512"),
+        ({"model": {"vocab_size": 7}}, r"cells.other.model.vocab_size: unknown key"),
+        ({"loops": 2, "model": {"loops": 3}}, r"cells.other.model.loops: the cell says loops"),
+        ({"loops": "2"}, r"cells.other.loops: "),
+        ({"init_std": 1, "model": {"init_std": 1}}, r"cells.other.model.init_std: the cell says"),
+    ],
+)
+def test_faults_in_a_cells_own_settings_name_cell_and_key(settings, fault):
+    with pytest.raises(BlindspotError, match=fault.replace("(got -1)", r"\(got -1\)")):
+        load(cells=cells(**settings))
+
+
+def test_architectures_that_differ_have_labels_that_differ():
+    different = [
+        {},
+        {"loops": 8},
+        {"model": {"d_model": 256}},
+        {"model": {"heads": 4}},
+        {"model": {"layers": 4}},
+        {"model": {"norm_eps": 0}},
+    ]
+    many = {f"c{i}": {"loss": "terminal", "readout": "rms", **x} for i, x in enumerate(different)}
+    many["same"] = {"loss": "per-loop", "readout": "rms", "training": {"learning_rate": 1}}
+    study = load(cells=many, sizes={"44m": None})
+    found = study.architectures("44m")
+    assert (
+        len(found) == len(different) == len({canonical(s.architecture()) for s in found.values()})
+    )
+    assert study.architecture("same") == study.architecture("c0") == "rms"
+    assert found[study.architecture("c1")].loops == 8
+    assert study.architecture("c2") == "rms+d256"

@@ -261,7 +261,7 @@ def test_markdown_and_latex_say_the_same(made: tuple[Study, Path, Path], name: s
     tex_rows = [line for line in latex.splitlines() if line.endswith(r"\\")]
     assert len(rows) == len(tex_rows) and {cells(row) for row in tex_rows} == {len(rows[0])}
     back = {r"$\pm$": "±", r"$\times$": "×", "$-$": "-", "---": "—", "--": "–", r"\%": "%",
-            r"$\dagger$": "†", r"\_": "_", "$^2$": "²", r"$\cdot$": "·",
+            r"$\dagger$": "†", r"\S{}": "§", r"\_": "_", "$^2$": "²", r"$\cdot$": "·",
             r"\textbar{}": "|"}  # fmt: skip
     for row, tex in zip(rows, tex_rows, strict=True):
         for old, new in back.items():

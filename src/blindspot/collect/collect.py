@@ -237,8 +237,8 @@ def _throughput(study: Study, origins: list[dict[str, Any]]) -> tuple[pd.DataFra
                     f"mixes {column} {', '.join(map(str, frame[column].unique()))}; speeds of "
                     f"different machines cannot stand in one table: time size {size} on one",
                 )
-        depths = list(range(1, c.model.loops + 1))
-        for label in study.architectures(size):
+        for label, spec in study.architectures(size).items():
+            depths = list(range(1, spec.loops + 1))
             found = sorted(frame.loc[frame["architecture"] == label, "k"])
             if found[: len(depths)] != depths:
                 raise refuse(path, f"times architecture {label} at k = {found}, not at {depths}")
@@ -269,19 +269,21 @@ def _describe(
     sizes = []
     for name, size in c.sizes.items():
         own = [record for run, record in records if run.size == name]
-        for key in ("steps", "tokens_seen"):
-            if len({record[key] for record in own}) > 1:
+        for cell in c.cells:
+            steps = {r["steps"] for run, r in records if (run.size, run.cell) == (name, cell)}
+            if len(steps) > 1:
                 raise BlindspotError(
-                    f"{study.results / 'runs' / name}: runs of one size differ in {key}: "
-                    f"{sorted({record[key] for record in own})}; they cannot be compared"
+                    f"{study.results / 'runs' / name / cell}: runs of one cell differ in steps: "
+                    f"{sorted(steps)}; they cannot be compared"
                 )
+        common = {key: {record[key] for record in own} for key in ("steps", "tokens_seen")}
         sizes.append(
             {
                 "name": name,
                 **size.model_dump(mode="json", exclude={"seeds"}),
                 "seeds": list(size.seeds or c.grid.seeds),
-                "steps": own[0]["steps"] if own else None,
-                "tokens_seen": own[0]["tokens_seen"] if own else None,
+                # Null where there is no run, or cells train for lengths of their own.
+                **{key: min(found) if len(found) == 1 else None for key, found in common.items()},
             }
         )
     found = [record["provenance"] for _, record in records]
@@ -294,7 +296,7 @@ def _describe(
         "loops": c.model.loops,
         "model": c.model.model_dump(mode="json"),
         "sizes": sizes,
-        "cells": [{"name": name, **cell.model_dump(mode="json")} for name, cell in c.cells.items()],
+        "cells": [{"name": name, **cell.described(c.model)} for name, cell in c.cells.items()],
         "training": c.training.model_dump(mode="json"),
         "precision": c.training.precision,
         "measurement": c.measurement.model_dump(mode="json"),

@@ -7,10 +7,15 @@ from pydantic import BaseModel, ValidationError
 
 def explain(error: ValidationError, where: str) -> str:
     """One line a fault: the key, its value, what would be right."""
+    return "\n".join(f"{where}: {fault}" for fault in faults(error))
+
+
+def faults(error: ValidationError, within: str = "") -> list[str]:
+    """Each fault: the key (below `within`, if it is of a part of the config), and what is wrong."""
     lines = []
-    faults = error.errors(include_url=False)
-    refused = [_key(fault["loc"]) for fault in faults if fault["type"] == "value_error"]
-    for fault in faults:
+    found = error.errors(include_url=False)
+    refused = [_key(fault["loc"]) for fault in found if fault["type"] == "value_error"]
+    for fault in found:
         key = _key(fault["loc"])
         # Of a value that may be of several types, those that it is not of go without saying.
         bare = key.removesuffix(".float")
@@ -32,8 +37,10 @@ def explain(error: ValidationError, where: str) -> str:
         shown = ""
         if not isinstance(value, (dict, BaseModel)) and fault["type"] != "missing":
             shown = f" (got {json.dumps(value, default=str)})"
-        lines.append(f"{where}: {key}: {message}{shown}")
-    return "\n".join(lines)
+        if within:
+            key = f"{within}.{key}" if fault["loc"] else within
+        lines.append(f"{key}: {message}{shown}")
+    return lines
 
 
 def _key(place: tuple[int | str, ...]) -> str:

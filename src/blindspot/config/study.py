@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from blindspot.config import yamltext
+from blindspot.config.cells import Cell, Model
 from blindspot.config.devices import listed
 from blindspot.config.digests import Digests, identified, pinned
 from blindspot.config.execution import Execution
@@ -23,20 +24,14 @@ from blindspot.config.revisions import THROUGHPUT_REVISION
 from blindspot.config.spec import (
     Corpus,
     DataSpec,
-    Dropout,
     Extent,
     FileTokenizer,
-    Interloop,
     LocalCorpus,
     Measurement,
     ModelSpec,
     Name,
     NonNegative,
     Objective,
-    Penalty,
-    Placement,
-    Positive,
-    Readout,
     RunSpec,
     Seed,
     Settings,
@@ -74,26 +69,6 @@ class Size(Shape):
         if self.gpus % self.nodes:
             raise ValueError(f"gpus {self.gpus} cannot be on nodes {self.nodes} equally")
         return self
-
-
-class Cell(Settings):
-    """One condition of the ablation: loss placement x readout x controls."""
-
-    loss: Placement
-    readout: Readout
-    penalty: Penalty | None = None
-    interloop: Interloop = "none"
-    #: Overrides `model.init_std`; "default" is PyTorch's initialization.
-    init_std: Positive | Literal["default"] | None = None
-
-
-class Model(Settings):
-    """What all cells and sizes share."""
-
-    loops: Extent = 4
-    dropout: Dropout = Dropout()
-    init_std: Positive | None = None
-    norm_eps: NonNegative = 1e-6
 
 
 class Grid(Settings):
@@ -159,6 +134,16 @@ class Config(Settings):
             raise ValueError(
                 f"reuse.{unknown[0]}: no cell of this study; use one of {', '.join(self.cells)}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _cells(self) -> Self:
+        for name, cell in self.cells.items():
+            where = f"cells.{name}."
+            cell.trained(self.training, where)
+            cell.shared(self.model, where)
+            for size in self.sizes.values():
+                cell.shaped(size, where)
         return self
 
     @model_validator(mode="after")
@@ -232,19 +217,16 @@ class Study:
         return DataSpec(corpus=self.config.corpus, tokenizer=self.config.tokenizer)
 
     def model(self, size: Size, cell: Cell) -> ModelSpec:
-        shared = self.config.model
-        init = cell.init_std if cell.init_std is not None else shared.init_std
+        shared = cell.shared(self.config.model)
         return ModelSpec(
-            d_model=size.d_model,
-            layers=size.layers,
-            heads=size.heads,
+            **cell.shaped(size).model_dump(),
             loops=shared.loops,
             vocab_size=self.config.tokenizer.vocab_size,
             context=self.config.windows.length,
             readout=cell.readout,
             interloop=cell.interloop,
             dropout=shared.dropout,
-            init_std=None if init == "default" else init,
+            init_std=cell.initial(self.config.model),
             norm_eps=shared.norm_eps,
         )
 
@@ -261,7 +243,7 @@ class Study:
                     windows=c.windows,
                     model=self.model(size, cell),
                     objective=Objective(loss=cell.loss, penalty=cell.penalty),
-                    training=c.training,
+                    training=cell.trained(c.training),
                     batch=size.batch,
                     seed=seed,
                 ),
@@ -317,7 +299,14 @@ class Study:
         """The label of a cell's architecture."""
         chosen = self.config.cells[cell]
         norm = {"none": "", "rms": "+interloop", "rms-gain": "+interloop-gain"}
-        return chosen.readout + norm[chosen.interloop]
+        own, study = chosen.shared(self.config.model), self.config.model
+        parts = [chosen.readout + norm[chosen.interloop]]
+        parts += [f"k{own.loops}"] if own.loops != study.loops else []
+        parts += [f"eps{own.norm_eps:g}"] if own.norm_eps != study.norm_eps else []
+        parts += [
+            f"{key[0]}{chosen.model[key]}" for key in Shape.model_fields if key in chosen.model
+        ]
+        return "+".join(parts)
 
     def throughput_hash(self, size: str) -> str:
         return digest(

@@ -28,8 +28,9 @@ def two_initializations(config: "Config") -> bool:
     """Whether some cell is there under more than one initialization."""
     kinds: dict[str, set[str]] = {}
     for cell in config.cells.values():
-        kind = canonical(cell.model_dump(mode="json", exclude={"init_std"}))
-        kinds.setdefault(kind, set()).add(str(cell.init_std or config.model.init_std or "default"))
+        kind = {k: x for k, x in cell.described(config.model).items() if k != "init_std"}
+        init = cell.initial(config.model)
+        kinds.setdefault(canonical(kind), set()).add("default" if init is None else str(init))
     return any(len(stds) > 1 for stds in kinds.values())
 
 
