@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+EXECUTOR := packages/snakemake-executor-plugin-submitit
 CORES ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())')
 # Several small trainings at once, one thread each; numerical libraries must not take all cores.
 export OMP_NUM_THREADS ?= 1
@@ -28,10 +29,10 @@ $(VENV)/python.ok:
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/run.ok: $(VENV)/python.ok envs/requirements.txt pyproject.toml
+$(VENV)/run.ok: $(VENV)/python.ok envs/requirements.txt pyproject.toml $(EXECUTOR)/pyproject.toml
 	@echo "==> installing torch, snakemake and the rest (a few minutes the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r envs/requirements.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e $(EXECUTOR) -e .
 	@touch $@
 
 $(VENV)/dev.ok: $(VENV)/run.ok envs/requirements-dev.txt
@@ -58,8 +59,8 @@ test-slow: $(VENV)/slow.ok
 
 test-slurm: $(VENV)/dev.ok
 	@echo "==> tests against a real Slurm on this machine"
-	@$(BIN)/python tests/slurm/cluster.py install
-	@$(BIN)/python -m pytest tests/slurm -n 4 --dist worksteal
+	@$(BIN)/python $(EXECUTOR)/tests/slurm/cluster.py install
+	@$(BIN)/python -m pytest tests/slurm $(EXECUTOR)/tests/slurm -n 4 --dist worksteal
 
 bench: $(VENV)/dev.ok
 	@echo "==> benchmarks; nothing else should run meanwhile"

@@ -2,8 +2,8 @@
 
     python benchmarks/slurm.py [JOBS]        writes slurm.csv and slurm.md beside this file
 
-Needs root and Debian's Slurm (`python tests/slurm/cluster.py install`). The official plugin is
-installed into a folder of its own for the occasion, and the two are measured in turn, twice.
+Needs root and Debian's Slurm (`make test-slurm` installs it). The official plugin is installed
+into a folder of its own for the occasion, and the two are measured in turn, twice.
 
 - submitted: from the controller's start until Slurm has all JOBS (200) jobs, by squeue. They are
   held, so that they cost nothing.
@@ -22,7 +22,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests/slurm"))
+sys.path.insert(
+    0, str(Path(__file__).parents[1] / "packages/snakemake-executor-plugin-submitit/tests/slurm")
+)
 
 from cluster import Cluster
 from study import Study

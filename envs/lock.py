@@ -14,15 +14,18 @@ from pathlib import Path
 ENVS = Path(__file__).parent
 #: Local builds (2.13.0+cpu) differ from machine to machine; their public version does not. torch
 #: also brings CUDA's libraries on some machines and none on others: it chooses them itself.
-SKIPPED = ("nvidia-", "cuda-", "triton", "blindspot")
+SKIPPED = ("nvidia-", "cuda-", "triton", "blindspot", "snakemake-executor-plugin-submitit")
+#: What the study brings itself, and is installed from here.
+EXECUTOR = ENVS.parent / "packages/snakemake-executor-plugin-submitit"
 
 
 def resolve(extras: str, constraints: list[Path]) -> dict[str, str]:
-    """Name to version of all that `.[extras]` would install."""
+    """Name to version of all that `.[extras]` would install, and with extras the executor."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"),
             *("--report", "-", *(f"--constraint={c}" for c in constraints)),
+            *([str(EXECUTOR)] if extras else []),
             f"{ENVS.parent}{extras}",
         ],
         capture_output=True,

@@ -13,11 +13,11 @@ import pytest
 import torch
 import yaml
 from cluster import NODES, Cluster, until
-from study import PROJECT
 
 from blindspot import tensorfile
 from blindspot.config.runfiles import WEIGHTS
 from blindspot.config.study import Run, Study
+from toys import ROOT
 
 TINY = {
     "study": "tiny",
@@ -62,13 +62,13 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Study
     """Makes the current folder that of a small study, whose text is this project's licence."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    words, rng = (PROJECT / "LICENSE").read_text().split(), random.Random(0)
+    words, rng = (ROOT / "LICENSE").read_text().split(), random.Random(0)
     for split, n in (("train", 3000), ("validation", 400), ("test", 300)):
         Path(f"{split}.txt").write_text(f"{split} " + " ".join(rng.choices(words, k=n)))
 
     def make(**changes: object) -> Study:
         Path("tiny.yaml").write_text(yaml.safe_dump(TINY | changes, sort_keys=False))
-        return Study.load(PROJECT / "config.yaml", [Path("tiny.yaml")])
+        return Study.load(ROOT / "config.yaml", [Path("tiny.yaml")])
 
     return make
 
@@ -77,7 +77,7 @@ def with_profile(cluster: Cluster, partition: str) -> tuple[list[str], dict[str,
     """The command line of the small study on Slurm, but for its target; and its environment."""
     env = cluster.env | {"SBATCH_PARTITION": partition, "OMP_NUM_THREADS": "1"}
     env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
-    snakemake = ["snakemake", "-s", str(PROJECT / "Snakefile"), "--profile", str(PROJECT / "slurm")]
+    snakemake = ["snakemake", "-s", str(ROOT / "Snakefile"), "--profile", str(ROOT / "slurm")]
     snakemake += ["--configfile", "tiny.yaml", "--submitit-poll-seconds", "3"]
     snakemake += ["--latency-wait", "5", "--set-resources"]
     snakemake += [f"{rule}:mem_mb=900" for rule in ("tokens", "train", "measure", "throughput")]

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from study import PROJECT, shim
+from study import shim
 
 from blindspot.config.study import Study
 from blindspot.plan.doctor import Doctor
+from toys import ROOT
 
-CONFIGS = [PROJECT / "config.yaml", PROJECT / "studies/demo.yaml"]
+CONFIGS = [ROOT / "config.yaml", ROOT / "studies/demo.yaml"]
 
 
 def doctor(cluster: Cluster, folder: Path, **resources: object) -> tuple[int, list[str]]:
@@ -40,8 +41,8 @@ def submitted(cluster: Cluster) -> int:
 def test_ready(cluster: Cluster, tmp_path: Path) -> None:
     """With the profile: what trainings will ask for is asked for, and one job is sent."""
     before = submitted(cluster)
-    command = [sys.executable, "-m", "snakemake", "-s", str(PROJECT / "Snakefile"), "doctor"]
-    command += ["--profile", str(PROJECT / "slurm"), "--configfile", str(CONFIGS[1])]
+    command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "doctor"]
+    command += ["--profile", str(ROOT / "slurm"), "--configfile", str(CONFIGS[1])]
     done = subprocess.run(
         [*command, "--set-resources", "train:runtime=33"],
         cwd=tmp_path,

@@ -1,8 +1,8 @@
 """A real Slurm on this machine: virtual nodes, fake GPUs, preemption, accounting if wanted.
 
-    python tests/slurm/cluster.py install      Debian's packages, as root
-    python tests/slurm/cluster.py up [none]    start it; `none` is without accounting
-    python tests/slurm/cluster.py down
+    python cluster.py install      Debian's packages, as root
+    python cluster.py up [none]    start it; `none` is without accounting
+    python cluster.py down
 
 No systemd, no cgroups. All of it lies in one folder; clients need SLURM_CONF from `Cluster.env`.
 GPUs are links to /dev/null, because only character devices make Slurm set CUDA_VISIBLE_DEVICES.

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 TOY = Path(__file__).parent / "toy"
-PROJECT = Path(__file__).parents[2]
 
 
 def shim(folder: Path, command: str, script: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from study import PROJECT, TOY, Study, shim
+from study import TOY, Study, shim
 
 MakeStudy = Callable[..., Study]
 
@@ -27,7 +27,7 @@ def test_small_study(study: MakeStudy, cluster: Cluster, monkeypatch: pytest.Mon
     shim(toy.folder, "sacct", "touch sacct.asked; exit 1")
     limit = '[ "$1 $2" != "show config" ] || { echo MaxArraySize = 2; exit; }'
     shim(toy.folder, "scontrol", f'{limit}; exec "$REAL" "$@"')
-    controller = toy.start("--profile", str(PROJECT / "slurm"))
+    controller = toy.start("--profile", str(TOY / "profile"))
     toy.wait("training", lambda: all(toy.started(n) for n in range(3)))
     cluster.end("slurmdbd")
     toy.wait("results", lambda: any(toy.result(n) for n in range(3)))
