@@ -67,7 +67,8 @@ def test_paper_counts_every_target_of_the_windows_of_training(monkeypatch, proto
     rows = [r for r in measured(s) if (r["split"], r["protocol"]) == ("test", protocol)]
     starts = [at for at in range(0, 100, 6) if at + 13 <= 100]
     assert len(starts) == 15
-    starts = starts[:4] if protocol == "release-figure" else starts
+    # The figure's windows do not overlap.
+    starts = [0, 12, 24, 36] if protocol == "release-figure" else starts
     for r in rows:
         spans = [stream[at : at + 13] for at in starts]
         total = sum(plain_nll(s, span, 0, int(r["k"])) for span in spans)
@@ -121,14 +122,28 @@ def test_protocols_on_a_model_whose_answer_is_known(monkeypatch, tokens, stride,
     n = (tokens - 13) // stride + 1 if tokens > 12 else 1
     each = sum(cost[: min(12, tokens - 1)])
     assert found["paper"]["nll"] == pytest.approx(n * each, rel=1e-12)
-    assert found["release-figure"]["nll"] == pytest.approx(min(n, 3) * each, rel=1e-12)
+    apart = min((tokens - 1) // 12, 3) or 1
+    assert found["release-figure"]["nll"] == pytest.approx(apart * each, rel=1e-12)
+
+
+def test_the_figures_windows_are_those_of_the_release():
+    """20 batches of 8 windows of 256 that do not overlap: ids 0 to 40,960, each a target once."""
+    windows = Windows(length=256, stride=128)
+    plan = exits.plan_of(250_000, windows, 128)
+    read = plan.first["release-figure"] == 0
+    assert plan.starts[read].tolist() == list(range(0, 40_960, 256)) and read.sum() == 160
+    assert (plan.first["release-figure"][~read] == 256).all()
+    # A stride of training that does not divide the length changes nothing.
+    other = exits.plan_of(250_000, Windows(length=256, stride=100), 128)
+    assert other.starts[other.first["release-figure"] == 0].tolist() == plan.starts[read].tolist()
+    assert plan.starts[plan.first["paper"] == 0].tolist() == list(range(0, 250_000 - 256, 128))
 
 
 def test_what_a_window_costs_is_paid_once():
     """Where protocols share windows (the paper's settings), none is read twice."""
     plan = exits.plan_of(1 + 256 * 40, Windows(length=256, stride=128), 128)
     assert (np.diff(plan.starts) == 128).all() and len(plan.starts) == 79
-    assert [(f == 0).sum() for f in plan.first.values()] == [1, 79, 79]
+    assert [(f == 0).sum() for f in plan.first.values()] == [1, 79, 40]
     assert (plan.first["full"][1:] == 128).all()
 
 

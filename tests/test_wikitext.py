@@ -64,9 +64,9 @@ def test_counts_of_the_test_split(fetched, tokenizer, tokens, unk):
     # Overlapping windows count inner words twice; what is counted stays in proportion.
     paper = exits.size_of(opened, "test", plan, "paper")
     assert paper.tokens == 256 * ((len(ids) - 257) // 128 + 1)
-    # The first 20 batches of 8 windows.
+    # 20 batches of 8 windows that do not overlap.
     release = exits.size_of(opened, "test", plan, "release-figure")
     spans = opened.spans("test")
-    first = [spans[at + 1 : at + 257].sum(axis=0) for at in range(0, 160 * 128, 128)]
+    first = [spans[at + 1 : at + 257].sum(axis=0) for at in range(0, 160 * 256, 256)]
     assert (release.tokens, release.bytes) == (160 * 256, sum(first)[0])
     assert paper.words / paper.tokens == pytest.approx(size.words / size.tokens, rel=1e-3)

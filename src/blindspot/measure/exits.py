@@ -1,13 +1,13 @@
 """Cross-entropy at every exit: K depths and some beyond, all read from one pass over a window.
 
-Three protocols (docs/perplexity.md), which share the windows that they have in common:
+Three protocols (docs/perplexity.md); a window that several have in common is read once:
 
     full             windows of the training context that advance by `length - min_context`; one
                      scores only the targets that no earlier one scored, so each target counts
                      once, and each (but at the start) sees at least `min_context` tokens
     paper            the windows of training, in order; every target of every window counts, with
                      as little as one token of context, inner ones length / stride times
-    release-figure   20 batches x 8 windows: the first 160 windows of `paper`
+    release-figure   the first 20 x 8 windows that do not overlap; every target of each counts
 
 `exits.csv`, one row a split x protocol x depth:
 
@@ -107,14 +107,16 @@ def plan_of(tokens: int, windows: Windows, min_context: int) -> Plan:
     """The windows of all protocols over a stream of `tokens` ids."""
     full = scoring(tokens, windows.length, min_context)
     length = int(full[0, 2] - full[0, 0]) - 1
-    paper = full[:, 0]
+    paper = figure = full[:, 0]
     if tokens > windows.length:
         paper = np.arange(count(tokens, windows)) * windows.stride
-    starts = np.union1d(full[:, 0], paper)
+        apart = windows.model_copy(update={"stride": windows.length})
+        figure = np.arange(min(count(tokens, apart), RELEASE_WINDOWS)) * windows.length
+    starts = np.union1d(full[:, 0], np.union1d(paper, figure))
     first = {name: np.full(len(starts), length) for name in PROTOCOLS}
     first["full"][np.searchsorted(starts, full[:, 0])] = full[:, 1] - full[:, 0] - 1
     first["paper"][np.searchsorted(starts, paper)] = 0
-    first["release-figure"][np.searchsorted(starts, paper[:RELEASE_WINDOWS])] = 0
+    first["release-figure"][np.searchsorted(starts, figure)] = 0
     return Plan(length, starts, first)
 
 
