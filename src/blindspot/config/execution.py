@@ -11,7 +11,7 @@ from blindspot.config.spec import Count, Positive, Settings
 class Execution(Settings):
     """`execution:` of a study's config."""
 
-    #: State is saved every so many minutes, and on SIGTERM, SIGUSR2 and Ctrl-C;
+    #: State is saved every so many minutes, and on SIGTERM, SIGHUP, SIGUSR2 and Ctrl-C;
     checkpoint_minutes: Positive = 5
     #: and, where given, every so many steps.
     checkpoint_steps: Count | None = None
