@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -61,6 +62,75 @@ def test_a_record_says_command_versions_requeues_and_the_life_of_its_process(mon
     first, last = map(float, done.stdout.split())
     assert last - first == pytest.approx(0.5, abs=0.2)
     assert 0.5 < last <= whole + 0.05
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+    return subprocess.run(
+        ["git", "-C", str(folder), *identity, *arguments],
+        capture_output=True, text=True, check=True,
+    ).stdout.strip()  # fmt: skip
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """A repository of one's own that has the module under version control; its package."""
+    package = tmp_path / "clone" / "src" / "blindspot"
+    package.mkdir(parents=True)
+    shutil.copy(provenance.__file__, package)
+    (tmp_path / "clone" / "notes.txt").write_text("notes")
+    git(tmp_path / "clone", "init", "--quiet")
+    git(tmp_path / "clone", "add", "--all")
+    git(package, "commit", "--quiet", "--message", "first")
+    return package
+
+
+def test_a_commit_is_that_of_the_code_and_new_modules_are_changes(code: Path, monkeypatch):
+    clean = {"commit": git(code, "rev-parse", "HEAD"), "dirty": False}
+    assert provenance._commit(code) == clean
+    (code.parents[1] / "results.csv").write_text("new, and no code")
+    assert provenance._commit(code) == clean
+    # Variables of another repository say nothing of this one.
+    monkeypatch.setenv("GIT_DIR", str(code.parents[2] / "nowhere"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(code.parents[2]))
+    assert provenance._commit(code) == clean
+    monkeypatch.delenv("GIT_DIR")
+    monkeypatch.delenv("GIT_WORK_TREE")
+    (code.parent / "other_package").mkdir()
+    (code.parent / "other_package" / "new.py").write_text("")
+    assert provenance._commit(code) == clean | {"dirty": True}
+    shutil.rmtree(code.parent / "other_package")
+    (code.parents[1] / "notes.txt").write_text("changed")
+    assert provenance._commit(code) == clean | {"dirty": True}
+
+
+def test_a_repository_around_the_code_is_not_the_codes(code: Path):
+    """An archive that was unpacked in a repository of something else; with and without commits."""
+    inside = code.parents[1] / "unpacked" / "src" / "blindspot"
+    inside.mkdir(parents=True)
+    shutil.copy(provenance.__file__, inside)
+    nothing = {"commit": None, "dirty": None}
+    assert provenance._commit(inside) == nothing
+    (code.parents[1] / ".gitignore").write_text("unpacked/\n")
+    assert provenance._commit(inside) == nothing
+    lone = code.parents[2] / "lone"
+    lone.mkdir()
+    assert provenance._commit(lone) == nothing
+    git(lone, "init", "--quiet")
+    assert provenance._commit(lone) == nothing
+
+
+def test_asking_for_the_commit_takes_no_lock(code: Path):
+    """Whoever commits at the same time would fail; so the index stays as it is, even stale."""
+    index = code.parents[1] / ".git" / "index"
+    before = index.read_bytes()
+    path = code / "provenance.py"
+    os.utime(path, (10**9, 10**9))  # the index has another time for it, which git would mend
+    (index.parent / "index.lock").touch()
+    assert provenance._commit(code)["dirty"] is False
+    (index.parent / "index.lock").unlink()
+    assert provenance._commit(code)["dirty"] is False
+    assert index.read_bytes() == before
 
 
 def test_the_command_is_whole_but_for_what_the_record_holds():

@@ -119,21 +119,35 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _commit() -> dict[str, Any]:
-    """Commit of the checkout that the code lies in; null where there is none."""
-    here = Path(__file__).parent
+def _commit(here: Path = Path(__file__).parent) -> dict[str, Any]:
+    """Commit of the repository that has the code in `here` under version control, and whether that
+    code, or anything else under version control, was changed since; null where there is none.
+
+    A repository around the code (an archive unpacked in it, an environment in it) is not that of
+    the code. Nothing is written, no lock taken: others may commit at the same time.
+    """
+    # What git itself set for a hook or an alias, or a user for another repository.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
 
     def git(*arguments: str) -> str | None:
         try:
             done = subprocess.run(
-                ["git", "-C", str(here), *arguments], capture_output=True, text=True, timeout=20
+                ["git", "--no-optional-locks", "-C", str(here), *arguments],
+                capture_output=True,
+                text=True,
+                timeout=20,
+                env=environment,
             )
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
-    status = git("status", "--porcelain", "--untracked-files=no")
+    if not git("ls-tree", "HEAD", "--", Path(__file__).name):
+        return {"commit": None, "dirty": None}
+    changed = git("status", "--porcelain", "--untracked-files=no")
+    # A new module runs as any other; new files elsewhere (results, notes) do not.
+    new = git("status", "--porcelain", "--untracked-files=all", "--", str(here.parent))
     return {
         "commit": git("rev-parse", "HEAD"),
-        "dirty": None if status is None else bool(status),
+        "dirty": None if changed is None or new is None else bool(changed or new),
     }
