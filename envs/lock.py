@@ -56,6 +56,6 @@ write(
 extra = {k: v for k, v in resolve("[train,dev]", [pinned]).items() if k not in everything}
 write("requirements-dev.txt", "What the tests need.", extra, "-r requirements.txt\n")
 known = everything | extra
-slow = resolve("[train,dev,audit]", [pinned])
+slow = resolve("[train,dev,audit,slow]", [pinned])
 slow = {k: v for k, v in slow.items() if k not in known}
 write("requirements-slow.txt", "What `make test-slow` needs.", slow, "-r requirements-dev.txt\n")

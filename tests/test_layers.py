@@ -51,7 +51,8 @@ def imported(path: Path) -> set[str]:
 def test_every_module_has_its_place():
     assert {path.parent.name for path in PACKAGE.glob("*/*.py")} == set(MAY_IMPORT)
     # The command line alone knows all.
-    assert {path.stem for path in PACKAGE.glob("*.py")} == {*GROUND, "__init__", "cli"}
+    assert {path.stem for path in PACKAGE.glob("*.py")} == {*GROUND, "__init__", "cli", "watch"}
+    assert not imported(PACKAGE / "watch.py")  # for training loops that know nothing of us
 
 
 @pytest.mark.parametrize("module", GROUND)
