@@ -8,11 +8,12 @@ CORES ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) if 
 # Several small trainings at once, one thread each; numerical libraries must not take all cores.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo env test test-slow test-slurm bench lint lock clean
+.PHONY: help demo env test test-fast test-slow test-slurm bench lint lock clean
 
 help:
 	@echo "make demo   the complete small study on this machine: every table and figure, and a report"
 	@echo "make test   all tests"
+	@echo "make test-fast   what takes a minute and a half of them"
 	@echo "make test-slow   what needs transformers or a browser (the audit of others' models, its page)"
 	@echo "make test-slurm   the executor against a real Slurm (needs root; installs Debian's packages)"
 	@echo "make bench  benchmarks of this machine into benchmarks/ (20 minutes; leave it alone)"
@@ -56,6 +57,10 @@ test: $(VENV)/dev.ok
 test-slow: $(VENV)/slow.ok
 	@echo "==> tests with transformers and a browser"
 	@HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m extra -n $(CORES) --dist worksteal
+
+test-fast: $(VENV)/dev.ok
+	@echo "==> tests without Snakemake, other processes and longer trainings"
+	@$(BIN)/python -m pytest -n $(CORES) --dist worksteal -m "not slow and not extra"
 
 test-slurm: $(VENV)/dev.ok
 	@echo "==> tests against a real Slurm on this machine"
