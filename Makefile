@@ -24,10 +24,15 @@ help:
 
 env: $(VENV)/run.ok
 
-$(VENV)/python.ok:
+# An environment holds the path of the folder that it was made in: in a copy of a clone it would run
+# the original's code, in a moved one nothing. Then, or if its Python is gone, it is made anew.
+OURS := $(shell grep -qF '$(abspath $(VENV))' $(BIN)/activate 2>/dev/null && $(BIN)/python -c '' 2>/dev/null && echo yes)
+
+.PHONY: anew
+$(VENV)/python.ok: $(if $(OURS),,anew)
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"blindspot needs Python 3.11 or later, $(PYTHON) is {v.major}.{v.minor}; set PYTHON=python3.11")'
 	@echo "==> new environment in $(VENV)/"
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
 $(VENV)/run.ok: $(VENV)/python.ok envs/requirements.txt pyproject.toml $(EXECUTOR)/pyproject.toml

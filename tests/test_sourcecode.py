@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from blindspot.errors import BlindspotError
 from blindspot.workflow import sourcecode
 from blindspot.workflow.sourcecode import MODULES, PACKAGE, closure
 
@@ -98,3 +99,23 @@ def test_each_file_of_a_closure_is_in_the_digest(monkeypatch):
             assert (sourcecode.of_rule.__wrapped__(rule) != before[rule]) == has, (rule, name)
         monkeypatch.undo()
     assert before["claims"] != before["figure"]
+
+
+def test_the_code_of_another_checkout_is_refused(tmp_path):
+    """A clone that was copied with its environment imports the original's code."""
+    for name in ("original", "copy"):
+        (tmp_path / name / "src" / "blindspot").mkdir(parents=True)
+        (tmp_path / name / "pyproject.toml").touch()
+    original, copy = tmp_path / "original", tmp_path / "copy"
+    with pytest.raises(BlindspotError, match=r"make env") as error:
+        sourcecode.refuse_other_checkout(copy, original / "src" / "blindspot")
+    assert str(original) in str(error.value) and str(copy) in str(error.value)
+    (tmp_path / "link").symlink_to(copy)
+    installed = tmp_path / ".venv/lib/site-packages/blindspot"
+    installed.mkdir(parents=True)
+    for package in (copy / "src/blindspot", tmp_path / "link/src/blindspot", installed):
+        sourcecode.refuse_other_checkout(copy, package)
+        sourcecode.refuse_other_checkout(tmp_path / "link", package)
+    # A copy of the workflow alone, without code.
+    (tmp_path / "alone").mkdir()
+    sourcecode.refuse_other_checkout(tmp_path / "alone", original / "src" / "blindspot")

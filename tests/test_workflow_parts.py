@@ -1,10 +1,12 @@
 """What the workflow is made of beside its rules: wildcards, command lines, files of runs."""
 
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -103,6 +105,50 @@ def test_make_clean_takes_the_demos_runs_alone(tmp_path):
         }
         assert left == {shared, other, big}
         assert {p.name for p in (tmp_path / "results").iterdir()} == {"example", "init", "mine"}
+
+
+def test_an_environment_belongs_to_its_folder_or_is_made_anew(tmp_path):
+    """Copied or moved with its clone it would run another folder's code; without its Python, none.
+    pip is replaced: what is installed is of no interest here."""
+    clone = tmp_path / "clone"
+    (clone / "envs").mkdir(parents=True)
+    shutil.copy(ROOT / "Makefile", clone)
+    executor = clone / "packages" / "snakemake-executor-plugin-submitit"
+    executor.mkdir(parents=True)
+    for path in (clone / "envs/requirements.txt", clone / "pyproject.toml"):
+        path.touch()
+    (executor / "pyproject.toml").touch()
+    python = tmp_path / "python"
+    python.write_text(
+        f"#!/bin/sh\n"
+        f'[ "$1 $2" = "-m venv" ] || exec {sys.executable} "$@"\n'
+        f'{sys.executable} -m venv --without-pip "$3" "$4" && mkdir "$4"/pip && '
+        f'touch "$4"/pip/__init__.py "$4"/pip/__main__.py\n'
+    )
+    python.chmod(0o755)
+
+    def env(where):
+        words = ["make", "env", f"PYTHON={python}"]
+        site = {"PYTHONPATH": str(where / ".venv")}
+        done = subprocess.run(
+            words, cwd=where, capture_output=True, text=True, env=os.environ | site
+        )
+        assert done.returncode == 0, done.stderr
+        return "new environment" in done.stdout
+
+    def owner(where):
+        return f'"{where}/.venv"' in (where / ".venv/bin/activate").read_text().replace("'", '"')
+
+    assert env(clone) and owner(clone) and not env(clone)
+    twin = tmp_path / "twin"
+    shutil.copytree(clone, twin, symlinks=True)
+    assert not owner(twin)
+    assert env(twin) and owner(twin) and not env(twin) and not env(clone)
+    clone.rename(tmp_path / "moved")
+    assert env(tmp_path / "moved") and owner(tmp_path / "moved") and not env(tmp_path / "moved")
+    (twin / ".venv/bin/python").unlink()
+    (twin / ".venv/bin/python").symlink_to(tmp_path / "no such python")
+    assert env(twin) and not env(twin)
 
 
 def test_names_with_spaces_reach_every_stage(tmp_path):

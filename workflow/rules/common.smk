@@ -39,6 +39,7 @@ OVERLAYS = [Path(os.path.relpath(p)) for p in workflow.config_settings.configfil
 # here is blindspot's own (see study.py), with the same --configfile and --config; the latter is read
 # from the words as they were typed, because Snakemake's reading of them differs from that of files.
 try:
+    sourcecode.refuse_other_checkout(Path(workflow.basedir))
     if workflow.is_main_process:
         arguments.refuse_second_config(sys.argv)
     GIVEN = command_line(workflow.config_settings.config_args)

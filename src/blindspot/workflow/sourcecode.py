@@ -8,6 +8,7 @@ import ast
 from functools import cache
 from pathlib import Path
 
+from blindspot.errors import BlindspotError
 from blindspot.settings import digest
 
 PACKAGE = Path(__file__).parent.parent
@@ -21,6 +22,19 @@ MODULES = {
     # Snakemake's own report: the captions.
     "report": "blindspot.publish.showcase",
 }
+
+
+def refuse_other_checkout(folder: Path, package: Path = PACKAGE) -> None:
+    """Refuse to run the rules of `folder` with the code of another checkout: an environment that
+    was copied with a clone leads back to the original, whose code would run under this name."""
+    own, other = folder.resolve() / "src" / package.name, package.resolve()
+    is_checkout = (other.parents[1] / "pyproject.toml").exists() and other.parent.name == "src"
+    if own.is_dir() and is_checkout and own != other:
+        raise BlindspotError(
+            f"the workflow is that of {folder.resolve()}, but the blindspot that Python found is "
+            f"that of {other.parents[1]}. Run `make env` here, then use .venv/bin/snakemake; to "
+            f"run the code beside this workflow in any environment, set PYTHONPATH={own.parent}"
+        )
 
 
 @cache
