@@ -32,7 +32,7 @@ from blindspot.config.spec import RunSpec  # noqa: E402
 Step = Callable[[Any, int], None]
 
 SHAPES = {
-    "cpu": {"d_model": 256, "layers": 4, "heads": 4, "vocab_size": 8192, "context": 256},
+    "cpu": {"d_model": 256, "layers": 4, "heads": 8, "vocab_size": 8192, "context": 256},
     "44m": {"d_model": 512, "layers": 8, "heads": 8, "vocab_size": 20000, "context": 256},
     "demo": {"d_model": 64, "layers": 1, "heads": 2, "vocab_size": 512, "context": 64},
 }

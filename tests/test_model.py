@@ -6,6 +6,7 @@ import torch
 from blindspot.config.flops import parameters
 from blindspot.config.spec import ModelSpec, Penalty
 from blindspot.config.study import Study
+from blindspot.lm import dropout
 from blindspot.lm.model import LoopedLM
 from blindspot.lm.objective import cross_entropy, loss, norm_penalty
 from reference_model import attention, batched_attention, read, states, token_nll, total_loss
@@ -21,6 +22,10 @@ def build(spec, dtype=torch.float64, seed=0):
             if parameter.dim() == 1:
                 parameter.add_(torch.rand_like(parameter))
     return model, dict(model.named_parameters())
+
+
+def keys_of(spec, step=0, B=3):
+    return dropout.step_keys(7, step, range(B), spec.loops, spec.layers)
 
 
 def batch(spec, B=3, seed=1):
@@ -155,28 +160,17 @@ def test_both_norm_penalties_by_hand():
 
 
 def test_dropout_is_off_in_evaluation_and_where_the_specification_says_in_training():
-    """T-05: the functional attention keeps dropping in eval mode unless told."""
+    """T-05: there is dropout with keys alone, whatever the mode."""
     tokens, _ = batch(toy_model())
     for where in ("embedding", "attention", "residual", "attention-output", "mlp-output"):
         model, _ = build(toy_model(dropout={"rate": 0.5, "at": [where]}))
-        assert torch.equal(model(tokens)[-1], model(tokens)[-1])
-        model.train()
-        assert not torch.equal(model(tokens)[-1], model(tokens)[-1]), where
+        plain = model.train()(tokens)[-1]
+        assert torch.equal(plain, model.eval()(tokens)[-1])
+        one, other = (model(tokens, keys=keys_of(model.spec, step))[-1] for step in (0, 1))
+        assert not torch.equal(plain, one) and not torch.equal(one, other), where
+        assert torch.equal(one, model(tokens, keys=keys_of(model.spec, 0))[-1])
     model, _ = build(toy_model(dropout={"rate": 0.5, "at": []}))
-    model.train()
-    assert torch.equal(model(tokens)[-1], model(tokens)[-1])
-
-
-def test_dropout_masks_differ_from_loop_to_loop():
-    spec = toy_model(dropout={"rate": 0.5, "at": ["residual"]})
-    model, _ = build(spec)
-    masks = []
-    for place in (model.blocks[0].attention_dropout, model.blocks[0].mlp_dropout):
-        place.register_forward_hook(lambda m, i, o: masks.append(o == 0))
-    model.train()
-    model(batch(spec)[0])
-    assert len(masks) == 2 * spec.loops
-    assert not any(torch.equal(masks[0], m) for m in masks[1:])
+    assert torch.equal(model(tokens)[-1], model(tokens, keys=keys_of(model.spec))[-1])
 
 
 def test_each_branch_has_a_place_of_its_own():
@@ -184,14 +178,14 @@ def test_each_branch_has_a_place_of_its_own():
     tokens, _ = batch(toy_model())
     for place, dropped in (("attention-output", [True, False]), ("mlp-output", [False, True])):
         model, _ = build(toy_model(layers=1, dropout={"rate": 0.9, "at": [place]}))
-        model.train()
+        keys = dropout.loop_keys(keys_of(model.spec), 1, 1)
         seen = []
         block = model.blocks[0]
         for branch in (block.attention, block.mlp):
             branch.register_forward_hook(lambda m, i, o, seen=seen: seen.append(o))
         block.mlp_norm.register_forward_pre_hook(lambda m, i, seen=seen: seen.append(i[0]))
         before = model.embed(tokens)
-        after = model.stack(before)
+        after = model.stack(before, keys)
         attention, between, mlp = seen
         added = (between - before, after - between)
         for part, whole, lost in zip(added, (attention, mlp), dropped, strict=True):

@@ -155,7 +155,7 @@ def engine(spec: RunSpec, device: torch.device, **execution: Any) -> Engine:
 
 def gradients(made: Engine, ids: Tensor) -> tuple[float, dict[str, Tensor]]:
     """Loss and gradients of the engine's forward and backward pass, without an update."""
-    _, result = made.forward(ids)
+    _, result = made.forward(ids, 0)
     result.total.backward()
     found = {n: p.grad for n, p in made.model.named_parameters() if p.grad is not None}
     for parameter in made.parameters:

@@ -136,6 +136,11 @@ class Dropout(Settings):
     rate: Probability = 0.1
     at: Annotated[tuple[Place, ...], AfterValidator(_set)] = PLACES
 
+    @property
+    def active(self) -> bool:
+        """Whether anything is dropped at all."""
+        return self.rate > 0 and bool(self.at)
+
     def rate_at(self, place: Place) -> float:
         """The rate at one place; 0 where nothing is dropped."""
         covered = place in self.at or (place in BRANCHES and "residual" in self.at)

@@ -19,19 +19,10 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from blindspot.config.spec import ModelSpec
+from blindspot.lm import dropout
+from blindspot.lm.attention import attend
+from blindspot.lm.norm import RMSNorm, rms_norm
 from blindspot.lm.readout import Readout
-
-
-class RMSNorm(nn.Module):
-    """x / rms(x) * gain over the last dimension."""
-
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, x.shape[-1:], self.weight, self.eps)
 
 
 class Attention(nn.Module):
@@ -40,16 +31,23 @@ class Attention(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.heads = spec.heads
-        self.dropout = spec.dropout.rate_at("attention")
+        self.rate = spec.dropout.rate_at("attention")
         self.qkv = nn.Linear(spec.d_model, 3 * spec.d_model, bias=False)
         self.out = nn.Linear(spec.d_model, spec.d_model, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, key: Tensor | None = None) -> Tensor:
+        """(B, T, d) to (B, T, d); weights are dropped where there is a key (B, 2)."""
         B, T, d = x.shape
-        q, k, v = self.qkv(x).view(B, T, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
-        # The functional form knows nothing of eval mode, so the mode is asked here.
-        dropout = self.dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
+        qkv = self.qkv(x)
+        rate = 0.0 if key is None else self.rate
+        if qkv.device.type == "cpu":
+            mask = None
+            if key is not None and dropout.threshold(rate):
+                mask = dropout.kept(key, self.heads * T * T, rate)
+            return self.out(attend(qkv, self.heads, mask, dropout.scale(rate)))
+        # Fused, with masks of its own from the device's generator, which nothing else draws from.
+        q, k, v = qkv.view(B, T, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=rate)
         return self.out(y.transpose(1, 2).reshape(B, T, d))
 
 
@@ -76,12 +74,16 @@ class Block(nn.Module):
         self.attention = Attention(spec)
         self.mlp_norm = RMSNorm(spec.d_model, spec.norm_eps)
         self.mlp = SwiGLU(spec)
-        self.attention_dropout = nn.Dropout(spec.dropout.rate_at("attention-output"))
-        self.mlp_dropout = nn.Dropout(spec.dropout.rate_at("mlp-output"))
+        self.attention_rate = spec.dropout.rate_at("attention-output")
+        self.mlp_rate = spec.dropout.rate_at("mlp-output")
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention_dropout(self.attention(self.attention_norm(x)))
-        return x + self.mlp_dropout(self.mlp(self.mlp_norm(x)))
+    def forward(self, x: Tensor, keys: Tensor | None = None) -> Tensor:
+        """(B, T, d) to (B, T, d); with dropout where there are keys (B, 3, 2)."""
+        y = self.attention(self.attention_norm(x), dropout.key_at(keys, "attention"))
+        key = dropout.key_at(keys, "attention-output")
+        x = x + dropout.dropped(y, key, self.attention_rate)
+        key = dropout.key_at(keys, "mlp-output")
+        return x + dropout.dropped(self.mlp(self.mlp_norm(x)), key, self.mlp_rate)
 
 
 class LoopedLM(nn.Module):
@@ -96,7 +98,6 @@ class LoopedLM(nn.Module):
         self.spec = spec
         self.embedding = nn.Embedding(spec.vocab_size, spec.d_model)
         self.position = nn.Embedding(spec.context, spec.d_model)
-        self.dropout = nn.Dropout(spec.dropout.rate_at("embedding"))
         self.blocks = nn.ModuleList(Block(spec) for _ in range(spec.layers))
         self.readout = Readout(spec)
         if spec.interloop == "rms-gain":
@@ -115,17 +116,18 @@ class LoopedLM(nn.Module):
                     parameter, std=std / math.sqrt(2 * self.spec.layers) if writes else std
                 )
 
-    def embed(self, tokens: Tensor) -> Tensor:
-        """H_0 (B, T, d) of token ids (B, T), T at most the context."""
+    def embed(self, tokens: Tensor, key: Tensor | None = None) -> Tensor:
+        """H_0 (B, T, d) of token ids (B, T), T at most the context; dropped with a key (B, 2)."""
         positions = torch.arange(tokens.shape[1], device=tokens.device)
-        return self.dropout(self.embedding(tokens) + self.position(positions))
+        x = self.embedding(tokens) + self.position(positions)
+        return dropout.dropped(x, key, self.spec.dropout.rate_at("embedding"))
 
-    def stack(self, x: Tensor) -> Tensor:
-        """One loop: all layers once, (B, T, d) to (B, T, d)."""
+    def stack(self, x: Tensor, keys: Tensor | None = None) -> Tensor:
+        """One loop: all layers once, (B, T, d) to (B, T, d); `keys` (B, L, 3, 2) for dropout."""
         again = self.recompute and torch.is_grad_enabled()
-        for block in self.blocks:
-            # The generator is wound back for the second time, so dropout masks are the same.
-            x = checkpoint(block, x, use_reentrant=False) if again else block(x)
+        for i, block in enumerate(self.blocks):
+            own = None if keys is None else keys[:, i]
+            x = checkpoint(block, x, own, use_reentrant=False) if again else block(x, own)
         return x
 
     def entering(self, state: Tensor, k: int) -> Tensor:
@@ -134,29 +136,31 @@ class LoopedLM(nn.Module):
         if self.spec.interloop == "none" or k == 1:
             return state
         gain = self.interloop_gain if self.spec.interloop == "rms-gain" else None
-        return F.rms_norm(state, state.shape[-1:], gain, self.spec.norm_eps)
+        return rms_norm(state, gain, self.spec.norm_eps)
 
-    def loop(self, state: Tensor, k: int) -> Tensor:
-        """H_k from H_{k-1}, the inter-loop norm included."""
-        return self.stack(self.entering(state, k))
+    def loop(self, state: Tensor, k: int, keys: Tensor | None = None) -> Tensor:
+        """H_k from H_{k-1}, the inter-loop norm included; `keys` of the step for dropout."""
+        return self.stack(self.entering(state, k), dropout.loop_keys(keys, k, self.spec.layers))
 
     def forward(
         self,
         tokens: Tensor,
         loops: int | None = None,
         edit: Callable[[Tensor, Tensor, int], Tensor] | None = None,
+        keys: Tensor | None = None,
     ) -> list[Tensor]:
         """H_0..H_K of token ids (B, T), each (B, T, d), before any inter-loop norm.
 
         `loops` defaults to the K of training and may go beyond it. `edit(H_{k-1}, H_k, k)` replaces
-        the state after loop k, for interventions; the returned states are the edited ones.
+        the state after loop k, for interventions; the returned states are the edited ones. There is
+        dropout with `keys` (of `dropout.step_keys`, for K loops), else none, whatever the mode.
         """
         loops = self.spec.loops if loops is None else loops
         if loops < 1:
             raise ValueError(f"loops {loops}: a looped model applies its stack at least once")
-        states = [self.embed(tokens)]
+        states = [self.embed(tokens, dropout.embedding_key(keys))]
         for k in range(1, loops + 1):
-            state = self.loop(states[-1], k)
+            state = self.loop(states[-1], k, keys)
             states.append(state if edit is None else edit(states[-1], state, k))
         return states
 

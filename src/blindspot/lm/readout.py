@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blindspot.config.spec import ModelSpec
+from blindspot.lm.norm import rms_norm
 
 
 class Readout(nn.Module):
@@ -40,4 +41,4 @@ class Readout(nn.Module):
             return state
         if self.kind == "layernorm":
             return F.layer_norm(state, state.shape[-1:], self.gain, None, self.eps)
-        return F.rms_norm(state, state.shape[-1:], self.gain, self.eps)
+        return rms_norm(state, self.gain, self.eps)

@@ -14,7 +14,8 @@ from blindspot.config.spec import Measurement, RunSpec
 from blindspot.data.tokens import Tokens
 from blindspot.errors import BlindspotError
 from blindspot.lm.heads import token_cross_entropy
-from blindspot.lm.model import LoopedLM, RMSNorm
+from blindspot.lm.model import LoopedLM
+from blindspot.lm.norm import RMSNorm
 
 Ids = NDArray[np.int64]
 #: Ids that are counted at a time, so that a large training split does not fill the memory.

@@ -5,8 +5,7 @@ whether the update is applied, and what a log wants to know stays there until `h
 
 Paths, by measurement (benchmarks/README.md): on a GPU the forward pass of all K loops with the
 objective is compiled as one graph; on the CPU it runs eager, since a small run would be over before
-the compiler. Attention is torch's fused one on both; torch's has no dropout on the CPU, so with
-dropout on attention weights the CPU takes the explicit form.
+the compiler. Attention is torch's fused one on a GPU, our own on the CPU (`lm/attention.py`).
 """
 
 import os
@@ -21,6 +20,7 @@ from torch import Tensor
 from blindspot.config.execution import Execution
 from blindspot.config.spec import Objective, RunSpec
 from blindspot.errors import BlindspotError
+from blindspot.lm import dropout
 from blindspot.lm.device import autocast
 from blindspot.lm.model import LoopedLM
 from blindspot.lm.objective import Loss, cross_entropy, loss
@@ -30,11 +30,11 @@ from blindspot.training.parallel import World
 
 
 def _states_and_loss(
-    model: LoopedLM, objective: Objective, inputs: Tensor, targets: Tensor
+    model: LoopedLM, objective: Objective, inputs: Tensor, targets: Tensor, keys: Tensor | None
 ) -> tuple[list[Tensor], Loss]:
     """What is compiled: no method, which would tie the engine to itself and keep its GPU memory
     until the next garbage collection."""
-    states = model(inputs)
+    states = model(inputs, keys=keys)
     result = loss(model, states, targets, objective)
     # Only to look at: outputs with a gradient would have a compiled backward pass add zeros to it.
     return [state.detach() for state in states], result
@@ -69,6 +69,9 @@ class Engine:
             filling.fill_uninitialized_memory = False
         if device.type == "cpu":
             memory.keep()
+            # Numbers below 1e-38 are 0. Probabilities that underflow are many under an N(0, 1)
+            # embedding, and products with them take a processor a hundred times as long.
+            torch.set_flush_denormal(True)
         torch.manual_seed(spec.seed)
         self.model = LoopedLM(spec.model).to(device)
         self.model.recompute = self.execution.recompute
@@ -85,12 +88,13 @@ class Engine:
         self._in_a_row, self._row = torch.zeros((), device=device), 0
         self._seen: tuple[Tensor, Tensor] | None = None
 
-    def forward(self, ids: Tensor) -> tuple[list[Tensor], Loss]:
+    def forward(self, ids: Tensor, step: int) -> tuple[list[Tensor], Loss]:
         """The forward pass of a step on this rank's `ids` (B / world, T + 1): H_0..H_K, detached,
         and the objective, of whose `total` the gradient is taken."""
+        keys = self._keys(len(ids), step)
         with autocast(self.spec.training.precision, self.device):
             inputs, targets = ids[:, :-1], ids[:, 1:]
-            return self._states_and_loss(self.model, self.spec.objective, inputs, targets)
+            return self._states_and_loss(self.model, self.spec.objective, inputs, targets, keys)
 
     def compile(self, ids: Tensor) -> float:
         """Have the step compiled, where it is to be, by one pass over `ids` (as in `step`) that
@@ -105,7 +109,7 @@ class Engine:
 
         started = time.monotonic()
         try:
-            self.forward(ids)[1].total.backward()
+            self.forward(ids, 0)[1].total.backward()
         except (TorchDynamoException, InductorError) as error:
             why = str(error).strip().splitlines()[0]
             raise BlindspotError(
@@ -118,18 +122,28 @@ class Engine:
             torch.cuda.synchronize(self.device)
         return time.monotonic() - started
 
-    def _seed(self, step: int) -> None:
-        # Dropout masks are a function of (seed, step, rank): no generator's state needs saving.
-        words = [self.spec.seed, step] + ([self.world.rank] if self.world.rank else [])
-        torch.manual_seed(np.random.SeedSequence(words).generate_state(1)[0].item())
+    def _keys(self, rows: int, step: int) -> Tensor | None:
+        """The dropout keys of a step for this rank's rows, which are those that one device would
+        use for them; None without dropout. No generator's state needs saving."""
+        model = self.spec.model
+        if not model.dropout.active:
+            return None
+        if self.device.type == "cuda":
+            # The fused attention's masks come from the generator: a function of (seed, step, rank).
+            words = [self.spec.seed, step] + ([self.world.rank] if self.world.rank else [])
+            torch.manual_seed(np.random.SeedSequence(words).generate_state(1)[0].item())
+        first = self.world.rank * rows
+        mine = range(first, first + rows)
+        return dropout.step_keys(self.spec.seed, step, mine, model.loops, model.layers).to(
+            self.device, non_blocking=True
+        )
 
     def step(self, ids: Tensor, step: int, look: bool = False) -> None:
         """Optimizer step number `step` (from 0) on this rank's `ids` (B / world, T + 1).
 
         With `look`, what the log wants is kept for `harvest`: this batch, before the update.
         """
-        self._seed(step)
-        states, result = self.forward(ids)
+        states, result = self.forward(ids, step)
         result.total.backward()
         gradients = [self._gradient(p) for p in self.parameters]
         total = result.total.detach().clone()
@@ -195,10 +209,10 @@ class Engine:
 
     def explain(self, ids: Tensor, step: int) -> str:
         """Where the first number that is not finite arises when `step` is done again."""
-        self._seed(step)
+        keys = self._keys(len(ids), step)
         inputs, targets = ids[:, :-1], ids[:, 1:]
         with autocast(self.spec.training.precision, self.device):
-            states = self.model(inputs)
+            states = self.model(inputs, keys=keys)
             for k, state in enumerate(states):
                 if not bool(torch.isfinite(state).all()):
                     return f"H_{k}, the state after loop {k}" if k else "H_0, the embedded tokens"

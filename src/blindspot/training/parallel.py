@@ -1,8 +1,9 @@
 """Several devices for one run: each rank trains on its share of the same global batch.
 
 Ranks hold equal weights, average their gradients and apply equal updates, so the number of devices
-is no part of a run's identity: with dropout 0 the losses are those of one device, to rounding; with
-dropout masks differ by rank, and a run repeats for a given number of ranks.
+is no part of a run's identity: the losses are those of one device, to rounding. That holds with
+dropout too, since a row's masks are its own wherever it is; but on GPUs, masks of attention weights
+come from the fused attention and differ by rank, and a run repeats for a given number of ranks.
 
 Ranks are started by `launch` on this machine, by srun, or by torchrun, and each is told so
 (`--ranks`): what else an environment says of ranks (an interactive Slurm step's, say) counts for
