@@ -58,12 +58,17 @@ def test_clean_environment() -> None:
         ({"slurm_partition": "p", "slurm_account": "a"}, {"partition": "p", "account": "a"}),
         ({"slurm_qos": "q", "slurm_constraint": "c"}, {"qos": "q", "constraint": "c"}),
         ({"qos": "q", "constraint": "c"}, {"qos": "q", "constraint": "c"}),
+        ({"slurm_reservation": "r"}, {"reservation": "r"}),
     ],
 )
 def test_sbatch_options(resources: dict[str, object], expected: dict[str, object]) -> None:
     """The official plugin's resource names; a job without GPUs never asks for any."""
     given = sbatch_options(3, resources)
     assert given == expected | {"cpus_per_task": 3, "extra": ""}
+
+
+def test_nodes_to_keep_away_from() -> None:
+    assert sbatch_options(1, {}, ["n1", "n[3-4]"])["exclude"] == "n1,n[3-4]"
 
 
 QUEUE = """\
@@ -200,6 +205,7 @@ def test_verdicts(
     job.set_job_id("5")
     executor = object.__new__(Executor)
     executor.cluster, executor.live = Scripted(*says), {job.link: job}
+    executor.ended, executor.avoided = [], []
     failures: list[str] = []
     executor.report_job_error = lambda _, msg, aux_logs: failures.append(msg)
     executor.report_job_success = lambda _: failures.append("")

@@ -20,6 +20,14 @@ class Settings(Protocol):
     jobs_per_gpu: int
     #: What jobs find in their environment besides: "NAME=value NAME=value".
     env: str
+    #: Jobs that are stopped end as failed, instead of being requeued.
+    no_requeue: bool
+    #: What the names of jobs begin with in the queue.
+    jobname_prefix: str
+
+
+#: Why a job has failed that wanted more memory than it had asked for.
+OUT_OF_MEMORY = "out of memory; ask for more with mem_mb"
 
 
 class ClusterError(Exception):

@@ -46,7 +46,7 @@ class Local:
         order = {
             **given,
             "delay": min(self.settings.signal_delay, given["seconds"] // 2),
-            "max_requeues": self.settings.max_requeues,
+            "max_requeues": 0 if self.settings.no_requeue else self.settings.max_requeues,
             "gpus": self.gpus,
             "share": self.settings.jobs_per_gpu,
         }

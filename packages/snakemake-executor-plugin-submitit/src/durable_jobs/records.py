@@ -8,6 +8,9 @@
 
 import fcntl
 import pickle
+import re
+import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -77,6 +80,19 @@ class Record:
     def cancelled(self) -> Path:
         return self.folder / f"{self.index}.cancel"
 
+    @property
+    def usage(self) -> Path:
+        return self.folder / f"{self.index}.usage.json"
+
+    @property
+    def nodes(self) -> str:
+        """Where the last attempt ran, as its log says; "" where it does not."""
+        with suppress(OSError):
+            text = self.log.read_text(encoding="utf-8", errors="replace")
+            if found := re.findall(r"^== attempt \d+ of .*: (\S+), \d{4}-", text, re.MULTILINE):
+                return str(found[-1])
+        return ""
+
     def save(self) -> None:
         temporary = self.link.with_name(f".{self.link.name}")
         temporary.unlink(missing_ok=True)
@@ -100,6 +116,16 @@ def submitted(root: Path) -> dict[Path, Record]:
             to = link.readlink()
             found[link] = Record(link, root / to.parent.name, int(to.stem))
     return {link: record for link, record in found.items() if not link.name.startswith(".")}
+
+
+def forget(root: Path, days: int) -> None:
+    """Delete batches that nothing has changed for so many days, unless a job of them is waited
+    for. To be called under the submission lock."""
+    used = {record.folder for record in submitted(root).values()}
+    for folder in set(root.glob("[0-9]*-[0-9]*-*")) - used:
+        newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
+        if time.time() - newest > days * 86400:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 
 import submitit
 
-from durable_jobs import ClusterError, RefusedError, Settings
+from durable_jobs import OUT_OF_MEMORY, ClusterError, RefusedError, Settings
 from durable_jobs.records import Record
 from durable_jobs.task import TASK, clean_environment
 
@@ -26,7 +26,7 @@ _NEVER = re.compile(
 #: Final states; with words, if no result can follow.
 _ENDED = {
     "CANCELLED": "cancelled, not by this workflow",
-    "OUT_OF_MEMORY": "out of memory; ask for more with mem_mb",
+    "OUT_OF_MEMORY": OUT_OF_MEMORY,
     "TIMEOUT": "time limit: it was not stopped and requeued in time",
     **dict.fromkeys(("BOOT_FAIL", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "PREEMPTED"), ""),
 }
@@ -59,10 +59,14 @@ class Slurm:
         folder, name = jobs[0].folder, jobs[0].name
         options = {"time": None, **given}
         extra = shlex.split(options.pop("extra"))
+        flags = {"no-requeue" if self.settings.no_requeue else "requeue": True}
+        if "reservation" in options:
+            flags["reservation"] = options.pop("reservation")
         delay = min(self.settings.signal_delay, 30 * int(options["time"] or 10**6))
         executor = submitit.SlurmExecutor(folder)
         executor.update_parameters(
-            job_name=name if len(jobs) == 1 else name.partition("-")[0],
+            job_name=self.settings.jobname_prefix
+            + (name if len(jobs) == 1 else name.partition("-")[0]),
             comment=folder.name,
             array_parallelism=len(jobs),
             stderr_to_stdout=True,
@@ -70,7 +74,7 @@ class Slurm:
             # No step around it: the signal comes to this process alone, and the job's own
             # `srun` has all of its nodes.
             use_srun=False,
-            additional_parameters={"requeue": True, "signal": f"B:USR2@{delay}"},
+            additional_parameters={**flags, "signal": f"B:USR2@{delay}"},
             setup=["trap '' USR2 TERM"],  # until Python can handle them, they must not end the job
             **options,
         )

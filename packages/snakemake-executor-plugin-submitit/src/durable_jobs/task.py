@@ -20,7 +20,7 @@ from submitit.core.submission import process_job
 from submitit.helpers import Checkpointable, DelayedSubmission
 from submitit.slurm.slurm import SlurmJobEnvironment
 
-from durable_jobs import Settings
+from durable_jobs import OUT_OF_MEMORY, Settings, usage
 from durable_jobs.records import Record
 
 #: The command that runs a job of the batch in the folder which follows.
@@ -56,6 +56,22 @@ def _ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
     return process.returncode is not None
 
 
+def oom_kills(process: Path = Path("/proc/self"), root: Path = Path("/sys/fs/cgroup")) -> int:
+    """How many processes of this job the kernel has killed for want of memory, by its cgroup; Slurm
+    knows it later. 0 where jobs have no cgroup."""
+    with suppress(OSError):
+        for line in (process / "cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers not in ("", "memory"):
+                continue
+            file = "memory/{}/memory.oom_control" if controllers else "{}/memory.events"
+            with suppress(OSError):
+                text = (root / file.format(path.lstrip("/"))).read_text()
+                if found := re.search(r"^oom_kill (\d+)$", text, re.MULTILINE):
+                    return int(found[1])
+    return 0
+
+
 @dataclass
 class Task(Checkpointable):
     """A job's command, and how to stop it. It has no state: submitit requeues it as it is."""
@@ -72,7 +88,8 @@ class Task(Checkpointable):
     def __call__(self) -> None:
         restarts = int(os.environ.get("SLURM_RESTART_COUNT") or os.environ.get(RESTARTS) or 0)
         cpus, gpus = len(os.sched_getaffinity(0)), os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        where = f"{socket.gethostname()}, {time.strftime('%F %T')}, {cpus} CPUs, GPUs [{gpus}]"
+        nodes = os.environ.get("SLURM_JOB_NODELIST") or socket.gethostname()
+        where = f"{nodes}, {time.strftime('%F %T')}, {cpus} CPUs, GPUs [{gpus}]"
         print(f"== attempt {restarts + 1} of {self.name}: {where}", flush=True)
         if restarts > self.max_requeues:
             raise RuntimeError(f"requeued {restarts} times, max_requeues is {self.max_requeues}")
@@ -100,9 +117,10 @@ class Task(Checkpointable):
             preexec_fn=_ignore,
             start_new_session=True,
         )
+        meter, kills = usage.Meter(process.pid, env), oom_kills()
         try:
             while not (_ended(process, 1) or signals or self.cancelled.exists()):
-                pass
+                meter.look()
             # SIGTERM alone: preempted, and then the scheduler requeues; or cancelled.
             cancelled = self.cancelled.exists() or not (
                 signal.SIGUSR2 in signals or "SLURM_JOB_ID" in os.environ
@@ -115,9 +133,12 @@ class Task(Checkpointable):
             with suppress(ProcessLookupError):  # the next attempt must not meet anything of it
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+            meter.save(self.cancelled.with_suffix(".usage.json"))
         if process.returncode == 0:
             return
         if not signals and not self.cancelled.exists():
+            if oom_kills() > kills:
+                raise RuntimeError(OUT_OF_MEMORY)
             raise RuntimeError(f"exit status {process.returncode}")
         _ignore()  # all is decided; and what requeues inherits this
         if cancelled:
@@ -137,16 +158,17 @@ def new_batch(root: Path) -> Path:
 
 def write(record: Record, command: str, minutes: int | None, settings: Settings) -> None:
     """Write down a job, and what is to run for it, in the folder of its batch."""
+    requeues = 0 if settings.no_requeue else settings.max_requeues
     task = Task(
-        name=record.name,
+        name=settings.jobname_prefix + record.name,
         command=command,
         cancelled=record.cancelled,
         grace=0.8 * settings.signal_delay,
-        max_requeues=settings.max_requeues,
+        max_requeues=requeues,
         env=dict(pair.split("=", 1) for pair in settings.env.split()),
     )
     call = DelayedSubmission(task)
-    call.set_timeout(minutes or 10**6, settings.max_requeues)
+    call.set_timeout(minutes or 10**6, requeues)
     call.dump(record.folder / f"{record.index}.pkl")
     record.save()
 

@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,16 +19,18 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
 
-from durable_jobs import ClusterError, RefusedError
-from durable_jobs.records import Record, submission_lock, submitted
+from durable_jobs import ClusterError, RefusedError, partitions, usage
+from durable_jobs.records import Record, forget, submission_lock, submitted
 from snakemake_executor_plugin_submitit.translate import describe, local_options, sbatch_options
 
 #: Before this controller looked at any file.
 _STARTED = time.time()
+#: How failures begin that say nothing of the nodes.
+_NOT_THE_NODES = ("cancelled", "out of memory", "time limit", "timed-out", "requeued", "refused")
 
 
 def _setting(default: Any, text: str) -> Any:
-    kind = int if isinstance(default, int) else str
+    kind = str if default is None else type(default)
     return field(default=default, metadata={"help": text, "required": False, "type": kind})
 
 
@@ -41,6 +43,16 @@ class ExecutorSettings(ExecutorSettingsBase):
     poll_seconds: int = _setting(30, "Seconds between questions to squeue, for all jobs together")
     env: str = _setting("HF_HUB_OFFLINE=1", "Environment of jobs: 'NAME=value NAME=value'")
     jobs_per_gpu: int = _setting(1, "Jobs that share a GPU, with cluster local")
+    memory_factor: float = _setting(2.0, "What is out of memory is retried with so many times more")
+    partition_config: str = _setting("", "YAML file of partitions and their limits; README.md")
+    exclude_failed_nodes: str = _setting(
+        "", "Nodes to keep away from, by commas; `auto`: those on which a job has failed, too"
+    )
+    reservation: str = _setting("", "Reservation that jobs run in")
+    jobname_prefix: str = _setting("", "What the names of jobs begin with in the queue")
+    no_requeue: bool = _setting(False, "Jobs that are stopped fail, instead of being requeued")
+    delete_logfiles_older_than: int = _setting(0, "Days; 0 keeps records and logs for good")
+    efficiency_report: str = _setting("", "CSV file that says at the end what jobs used")
 
 
 common_settings = CommonSettings(
@@ -89,9 +101,18 @@ class Executor(RemoteExecutor):
         with _in_snakemakes_words():
             self.cluster = cluster(self.settings, self.logger, latency)
         self.live: dict[Path, Record] = {}
+        #: How often each job was out of memory; nodes on which jobs failed; jobs that have ended.
+        self.short: Counter[Path] = Counter()
+        self.avoided = [n for n in self.settings.exclude_failed_nodes.split(",") if n.strip()]
+        self.ended: list[tuple[Any, Record]] = []
+        with _in_snakemakes_words():
+            wanted = self.settings.partition_config
+            self.partitions = partitions.read(Path(wanted)) if wanted else {}
         self.next_seconds_between_status_checks = 1
         with _in_snakemakes_words(), submission_lock(self.root):
             wanted = {describe(self.root, job).link for job in self.dag.needrun_jobs()}
+            if days := self.settings.delete_logfiles_older_than:
+                forget(self.root, days)
             strangers = [job for link, job in submitted(self.root).items() if link not in wanted]
             if strangers:
                 self.cluster.look()
@@ -117,11 +138,26 @@ class Executor(RemoteExecutor):
                 if new.link in known and self._running(known[new.link]):
                     self._track(job, known[new.link], "found again")
                 else:
-                    given = self.options(job.threads, job.resources)
+                    given = self._asked(job, new)
                     fresh[json.dumps(given, sort_keys=True)].append((job, new))
-            for given, group in fresh.items():
+            for asked, group in fresh.items():
                 for start in range(0, len(group), size := self.cluster.array_size):
-                    self._submit(json.loads(given), group[start : start + size], held)
+                    self._submit(json.loads(asked), group[start : start + size], held)
+
+    def _asked(self, job: Any, new: Record) -> dict[str, Any]:
+        """What a job is given, by its resources, the settings, and what became of it before."""
+        resources = dict(job.resources.items())
+        if (times := self.short[new.link]) and resources.get("mem_mb"):
+            more = round(resources["mem_mb"] * self.settings.memory_factor**times)
+            self.logger.info(f"{new.name} was out of memory; now with mem_mb={more}")
+            resources["mem_mb"] = more
+        if self.settings.reservation:
+            resources.setdefault("slurm_reservation", self.settings.reservation)
+        if self.partitions and not resources.get("slurm_partition"):
+            resources["slurm_partition"] = partitions.choose(
+                self.partitions, job.threads, resources
+            )
+        return self.options(job.threads, resources, [n for n in self.avoided if n != "auto"])
 
     def _running(self, job: Record) -> bool:
         """Whether to wait for a job that was submitted earlier."""
@@ -161,6 +197,13 @@ class Executor(RemoteExecutor):
         self.report_job_submission(info)
 
     def _end(self, info: SubmittedJobInfo, record: Record, failure: str) -> None:
+        self.ended.append((info.job, record))
+        if failure.startswith("out of memory"):
+            self.short[record.link] += 1
+        blamed = failure and not failure.startswith(_NOT_THE_NODES)
+        if blamed and "auto" in self.avoided and (nodes := record.nodes):
+            self.logger.info(f"{record.name} failed on {nodes}; no more jobs go there")
+            self.avoided.append(nodes)
         self.live.pop(record.link).link.unlink(missing_ok=True)
         if failure:
             logs = [str(record.log)] if record.log.exists() else []
@@ -192,6 +235,19 @@ class Executor(RemoteExecutor):
                 yield info
             else:
                 self._end(info, job, failure)
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self.settings.efficiency_report and self.ended:
+            path = Path(self.settings.efficiency_report)
+            jobs = [
+                usage.Job(
+                    record.name, dict(job.resources.items()), job.threads, usage.read(record.usage)
+                )
+                for job, record in self.ended
+            ]
+            for line in [*usage.report(jobs, path), f"Job by job: {path}"]:
+                self.logger.info(line)
 
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
         # Not those given: they are none while the other thread looks at them.

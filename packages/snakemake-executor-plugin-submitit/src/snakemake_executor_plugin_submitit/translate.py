@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,13 @@ def describe(root: Path, job: Any) -> Record:
     return Record(root / "jobs" / f"{name}.{hashlib.sha256(identity.encode()).hexdigest()[:16]}")
 
 
-def sbatch_options(threads: int, resources: Mapping[str, Any]) -> dict[str, Any]:
+def sbatch_options(
+    threads: int, resources: Mapping[str, Any], avoided: Sequence[str] = ()
+) -> dict[str, Any]:
     """What to ask Slurm for, in the words of sbatch; resources are named as the official plugin
-    names them. `extra` is for its command line as it is."""
+    names them. `extra` is for its command line as it is; `avoided` are nodes to keep away from."""
     options = {"time": "runtime", "partition": "slurm_partition", "account": "slurm_account"}
-    for name in ("qos", "constraint", "gres"):
+    for name in ("qos", "constraint", "gres", "reservation"):
         options[name] = name if resources.get(name) else f"slurm_{name}"
     given = {name: resources[old] for name, old in options.items() if resources.get(old)}
     if resources.get("mem_mb"):
@@ -43,10 +45,14 @@ def sbatch_options(threads: int, resources: Mapping[str, Any]) -> dict[str, Any]
         given["gres"] = kind if kind.rpartition(":")[2].isdigit() else f"{kind}:{gpus}"
     elif gpus:
         given["gpus_per_node"] = f"{model}:{gpus}" if model else gpus
+    if avoided:
+        given["exclude"] = ",".join(avoided)
     return given | {"cpus_per_task": threads, "extra": resources.get("slurm_extra") or ""}
 
 
-def local_options(threads: int, resources: Mapping[str, Any]) -> dict[str, Any]:
+def local_options(
+    threads: int, resources: Mapping[str, Any], avoided: Sequence[str] = ()
+) -> dict[str, Any]:
     """What a job gets on a machine without a scheduler: GPUs, and seconds before it is stopped."""
     seconds = 60 * int(resources.get("runtime") or 10**6)
     return {"count": int(resources.get("gpu") or 0), "seconds": seconds}
