@@ -261,6 +261,8 @@ def schema() -> None:
 
 def main() -> None:
     """Run the command line; a user's fault is one message and an exit code, no traceback."""
+    # A notebook sets a backend that is only there, and matplotlib refuses to be imported with it.
+    os.environ["MPLBACKEND"] = "agg"
     try:
         app()
     except SystemExit as end:

@@ -66,8 +66,11 @@ def process_seconds() -> float | None:
 
 
 def has_gpu() -> bool:
-    """Whether this machine shows a GPU; asks the device files, so torch is not needed."""
-    return any(Path(p).exists() for p in ("/dev/nvidia0", "/dev/nvidiactl", "/dev/kfd"))
+    """Whether this machine shows a GPU to this process; asks the device files, so torch is not
+    needed. CUDA_VISIBLE_DEVICES may hide all of NVIDIA's, if it is empty or begins with -1."""
+    hides = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip()
+    nvidia = () if not hides or hides.startswith("-") else ("/dev/nvidia0", "/dev/nvidiactl")
+    return any(Path(p).exists() for p in (*nvidia, "/dev/kfd"))
 
 
 def kind(device: str) -> str:

@@ -248,6 +248,8 @@ def test_own_gpus(machine: local.Local, tmp_path: Path) -> None:
 def test_visible_gpus() -> None:
     assert local.visible_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
     assert local.visible_gpus({"CUDA_VISIBLE_DEVICES": "1,3"}) == ["1", "3"]
+    assert local.visible_gpus({"CUDA_VISIBLE_DEVICES": "-1"}) == []
+    assert local.visible_gpus({"CUDA_VISIBLE_DEVICES": " 2, -1,0"}) == ["2"]
 
 
 @pytest.fixture

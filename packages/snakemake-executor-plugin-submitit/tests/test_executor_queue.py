@@ -1,6 +1,7 @@
 """What the executor asks a queue for, and what it makes of the answers; no cluster needed."""
 
 import asyncio
+import logging
 import pickle
 import subprocess
 import sys
@@ -92,7 +93,7 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> slurm.Slurm:
 
     monkeypatch.setattr(slurm, "ask", ask)
     monkeypatch.setattr(slurm.shutil, "which", lambda _: "sbatch")
-    found = slurm.Slurm(ExecutorSettings(), None, 120)
+    found = slurm.Slurm(ExecutorSettings(), logging.getLogger("queue"), 120)
     found.asked_for = asked  # type: ignore[attr-defined]
     assert found.poll()
     return found
@@ -121,6 +122,36 @@ def test_queue(queue: slurm.Slurm, tmp_path: Path) -> None:
     assert queue.patience == 120
     assert not queue.poll()
     assert queue.asked_for == ["scontrol", "squeue", "scancel"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "size", "said"),
+    [
+        ((0, "Configuration\nMaxArraySize            = 5001\n", ""), 5001, ""),
+        ((0, "MaxArraySize=0", ""), 1, ""),
+        ((1, "", "Unable to contact slurm controller"), 1000, "Unable to contact slurm controller"),
+        ((0, "nothing of it", ""), 1000, "exit code 0, no MaxArraySize"),
+        (FileNotFoundError(2, "No such file or directory"), 1000, "No such file or directory"),
+    ],
+)
+def test_the_size_of_an_array_is_slurms_or_it_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    answer: tuple[int, str, str] | OSError,
+    size: int,
+    said: str,
+) -> None:
+    def ask(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        if isinstance(answer, OSError):
+            raise answer
+        return subprocess.CompletedProcess(command, *answer)
+
+    monkeypatch.setattr(slurm, "ask", ask)
+    monkeypatch.setattr(slurm.shutil, "which", lambda _: "sbatch")
+    found = slurm.Slurm(ExecutorSettings(), logging.getLogger("queue"), 120)
+    assert found.array_size == size
+    assert bool(said) == bool(caplog.messages)
+    assert said in caplog.text
 
 
 def test_a_cluster_without_its_tools(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,6 +151,5 @@ def gc(
 
 
 def console() -> Console:
-    """Wide enough for a table where the output is no terminal."""
-    plain = Console()
-    return plain if plain.is_terminal else Console(width=160)
+    """Wide enough for a table where the output is no terminal, whatever FORCE_COLOR says."""
+    return Console() if sys.stdout.isatty() else Console(width=160)

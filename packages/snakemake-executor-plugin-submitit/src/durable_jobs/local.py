@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,17 @@ from durable_jobs.task import RESTARTS, TASK, clean_environment
 
 
 def visible_gpus(environ: Mapping[str, str]) -> list[str]:
-    """GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    """GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them: as CUDA reads it, a
+    negative number ends the list, so -1 hides them all."""
     if "CUDA_VISIBLE_DEVICES" in environ:
-        return [gpu for gpu in environ["CUDA_VISIBLE_DEVICES"].split(",") if gpu.strip()]
+        named = [gpu.strip() for gpu in environ["CUDA_VISIBLE_DEVICES"].split(",")]
+        shown = takewhile(lambda gpu: not gpu.startswith("-"), named)
+        return [gpu for gpu in shown if gpu]
     try:
-        shown = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True)
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return []
-    return [str(number) for number in range(shown.stdout.count("GPU "))]
+    return [str(number) for number in range(listed.stdout.count("GPU "))]
 
 
 class Local:

@@ -38,6 +38,27 @@ def ask(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[s
     return subprocess.run(command, text=True, **options)
 
 
+#: Slurm's own MaxArraySize where its configuration names none.
+ARRAY_SIZE = 1000
+
+
+def _array_size(logger: Any) -> int:
+    """How many jobs an array may have, as Slurm says; if it does not, that is said."""
+    try:
+        done = ask(["scontrol", "show", "config"])
+    except OSError as error:
+        said = f"{error.strerror}"
+    else:
+        if found := re.search(r"MaxArraySize\s*=\s*(\d+)", done.stdout):
+            return max(1, int(found[1]))
+        said = done.stderr.strip() or f"exit code {done.returncode}, no MaxArraySize"
+    logger.warning(
+        f"scontrol show config did not say how many jobs an array may have ({said}); taken to be "
+        f"{ARRAY_SIZE}. If Slurm takes fewer, submissions fail: ask for MaxArraySize of the cluster"
+    )
+    return ARRAY_SIZE
+
+
 class Slurm:
     """Submits, knows what the queue said last, cancels."""
 
@@ -45,8 +66,7 @@ class Slurm:
         for tool in ("sbatch", "srun"):  # submitit asks for both
             if not shutil.which(tool):
                 raise ClusterError(f"there is no {tool} here: start on a login node of the cluster")
-        found = re.search(r"MaxArraySize\s*=\s*(\d+)", ask(["scontrol", "show", "config"]).stdout)
-        self.array_size = max(1, int(found[1])) if found else 1000
+        self.array_size = _array_size(logger)
         #: A result may come so many seconds after the queue has said that its job ended.
         self.patience = max(settings.poll_seconds + 5, latency)
         self.settings, self.logger, self.asked = settings, logger, float("-inf")
