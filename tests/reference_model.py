@@ -90,8 +90,9 @@ def total_loss(p, tokens, targets, spec, objective, attend=attention):
     return total
 
 
-def train_steps(p, batches, spec):
-    """Parameters after one AdamW step a batch (B, T + 1), gradients clipped by their norm."""
+def train_steps(p, batches, spec, rates=None):
+    """Parameters after one AdamW step a batch (B, T + 1), gradients clipped by their norm; `rates`
+    has the learning rate of each step where it is not constant."""
     t = spec.training
     beta1, beta2 = t.betas
     m = {n: torch.zeros_like(x) for n, x in p.items()}
@@ -101,11 +102,12 @@ def train_steps(p, batches, spec):
         total = total_loss(leaves, batch[:, :-1], batch[:, 1:], spec.model, spec.objective)
         gradients = torch.autograd.grad(total, list(leaves.values()))
         norm = torch.sqrt(sum(g.square().sum() for g in gradients))
+        rate = rates[step - 1] if rates else t.learning_rate
         for n, g in zip(p, gradients, strict=True):
             g = g * min(1.0, t.clip / (norm.item() + 1e-6))
             m[n] = beta1 * m[n] + (1 - beta1) * g
             v[n] = beta2 * v[n] + (1 - beta2) * g * g
             root = (v[n] / (1 - beta2**step)).sqrt() + 1e-8
-            shrunk = p[n].detach() * (1 - t.learning_rate * t.weight_decay)
-            p[n] = shrunk - t.learning_rate * m[n] / (1 - beta1**step) / root
+            shrunk = p[n].detach() * (1 - rate * t.weight_decay)
+            p[n] = shrunk - rate * m[n] / (1 - beta1**step) / root
     return p

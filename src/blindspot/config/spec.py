@@ -29,10 +29,12 @@ from blindspot.config.dataspec import (
     WordsTokenizer,
 )
 from blindspot.config.revisions import MEASUREMENT_REVISION, TRAINING_REVISION
+from blindspot.config.schedules import Schedule
 from blindspot.settings import (
     Count,
     Extent,
     Name,
+    Neutral,
     NonNegative,
     Positive,
     Probability,
@@ -215,7 +217,7 @@ class Skip(Settings):
 
 
 class Training(Settings):
-    """AdamW with a constant learning rate."""
+    """AdamW; the learning rate is constant, or the highest of its schedule."""
 
     #: Exactly one of the two: optimizer steps, or passes over the windows.
     steps: Count | None = None
@@ -225,6 +227,7 @@ class Training(Settings):
     weight_decay: NonNegative = 0.01
     clip: Positive = 1.0
     precision: Literal["bf16", "float32"] = "bf16"
+    schedule: Annotated[Literal["constant"] | Schedule, Neutral("constant")] = "constant"
     #: When a loss or gradient is not finite: `stop` ends the run before that step is applied,
     #: {skip: n} leaves the step out, and ends the run at more than n in a row.
     nonfinite: Literal["stop"] | Skip = "stop"
@@ -242,6 +245,12 @@ class Training(Settings):
                 f"(steps: {self.steps}, epochs: {self.epochs}); set the other one to null"
             )
         return self
+
+    def rate(self, step: int, steps: int) -> float:
+        """The learning rate of step number `step` (from 0) of `steps`."""
+        if self.schedule == "constant":
+            return self.learning_rate
+        return self.learning_rate * self.schedule.factor(step, steps)
 
     @property
     def skip(self) -> int:

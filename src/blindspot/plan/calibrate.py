@@ -130,7 +130,8 @@ def _engine(spec: RunSpec, device: torch.device, execution: Execution) -> tuple[
         share = min(1.0, CPU_STEP / step_flops(spec))
     batch = max(1, int(spec.batch * share))
     small = spec.model_copy(update={"batch": batch})
-    engine = Engine(small, device, execution)
+    # A schedule wants to know how long the run is; here it makes no difference.
+    engine = Engine(small, device, execution, steps=10**6)
     engine.model.train()
     shape = (batch, spec.windows.length + 1)
     return engine, torch.randint(spec.model.vocab_size, shape, device=device)

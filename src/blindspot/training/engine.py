@@ -57,7 +57,14 @@ class Engine:
         device: torch.device,
         execution: Execution | None = None,
         world: World | None = None,
+        steps: int | None = None,
     ) -> None:
+        """`steps` is the number of steps of the whole run, where `spec` gives epochs instead; only
+        a schedule of the learning rate needs it, and raises ValueError without."""
+        known = steps or spec.training.steps
+        if known is None and spec.training.schedule != "constant":
+            raise ValueError("a schedule of the learning rate needs the number of all steps")
+        self.steps = known or 1
         self.spec, self.device = spec, device
         self.execution, self.world = execution or Execution(), world or World()
         if self.execution.deterministic:
@@ -169,7 +176,8 @@ class Engine:
         self._in_a_row = torch.maximum((self._in_a_row + 1) * bad, self._in_a_row * over)
         skip = torch.maximum(bad, over)
         divisor = ((norm + 1e-6) / self.spec.training.clip).clamp(min=1.0)
-        self.optimizer.step(gradients, divisor, skip)
+        rate = self.spec.training.rate(step, self.steps)
+        self.optimizer.step(gradients, divisor, skip, rate)
         self._applied.append((step, skip))
 
     @torch.no_grad()

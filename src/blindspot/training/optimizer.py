@@ -29,9 +29,10 @@ class AdamW:
         ]
 
     @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor], divisor: Tensor, skip: Tensor) -> None:
-        """Apply gradients / divisor (they are divided in place), unless `skip` is 1; both are
-        scalars on the device, the divisor of the gradients' type, `skip` float32."""
+    def step(self, gradients: Sequence[Tensor], divisor: Tensor, skip: Tensor, rate: float) -> None:
+        """Apply gradients / divisor at a learning rate, unless `skip` is 1; gradients are divided
+        in place. The two are scalars on the device, the divisor of the gradients' type, `skip`
+        float32."""
         s = self.settings
         # Here and not by `grad_scale` below, which would round the divisor to float32.
         torch._foreach_div_(list(gradients), divisor)
@@ -47,7 +48,7 @@ class AdamW:
             amsgrad=False,
             beta1=s.betas[0],
             beta2=s.betas[1],
-            lr=s.learning_rate,
+            lr=rate,
             weight_decay=s.weight_decay,
             eps=1e-8,
             maximize=False,

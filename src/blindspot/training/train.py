@@ -97,7 +97,7 @@ class Trainer:
         self.validation = self._validation_windows()
         if self.world.is_main:
             state.require_room(job.state, self.spec)
-        self.engine = Engine(self.spec, self.device, self._execution(), self.world)
+        self.engine = Engine(self.spec, self.device, self._execution(), self.world, self.steps)
         self.model = self.engine.model
         started_over = self.found.started_over
         self.progress = Progress(compiled=self.engine.compiled, started_over=started_over)
