@@ -28,6 +28,8 @@ rule all:
         # Asked for by name: Snakemake overlooks a lost file whose successors are there.
         lambda wildcards: [f(name) for name in wanted() for f in (finished, measured)],
         lambda wildcards: [throughput_of(size) for size in timed()],
+        lambda wildcards: remaking(),
+        rules.collect.output[0],
         rules.tables.input,
         rules.figures.input,
         rules.claims.output,

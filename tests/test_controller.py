@@ -1,102 +1,14 @@
-"""Locks of controllers, marks of runs to make anew, and remembered digests: no Snakemake here."""
+"""Marks of runs to make anew, and remembered digests: no Snakemake here."""
 
 import json
 import os
-import select
-import signal
-import subprocess
-import sys
-import threading
 import time
 
 import pytest
 
 from blindspot.config import digests
-from blindspot.errors import LockedError
 from blindspot.files import sha256_file
 from blindspot.training import remake
-from blindspot.workflow import controller
-
-HOLD = "import sys, time, pathlib; from blindspot.workflow import controller as c; \
-c.claim(pathlib.Path(sys.argv[1])); print('held', flush=True); time.sleep(100)"
-
-
-@pytest.fixture
-def held(tmp_path):
-    """A lock that another process holds, and the process."""
-    lock = tmp_path / "locks/study.lock"
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(lock)], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout.readline() == "held\n"
-    yield lock, process
-    process.kill()
-    process.wait()
-
-
-def test_a_held_lock_names_its_holder_and_dies_with_it(held):
-    lock, process = held
-    who = f"process {process.pid} on {os.uname().nodename}, since 20"
-    assert controller.holder(lock).startswith(who)
-    with pytest.raises(LockedError, match=who):
-        controller.claim(lock)
-    process.kill()
-    process.wait()
-    assert controller.holder(lock) is None
-    controller.claim(lock)
-    controller.claim(lock)
-    assert json.loads(lock.read_text())["pid"] == os.getpid()
-
-
-def test_nobody_holds_what_is_not_there(tmp_path):
-    assert controller.holder(tmp_path / "none") is None
-
-
-def test_who_waits_learns_that_the_other_made_it(held, tmp_path):
-    lock, _ = held
-    made, heard = tmp_path / "tokens.json", []
-    timer = threading.Timer(0.3, made.touch)
-    timer.start()
-    assert controller.claim_or_await(lock, made, heard.append, every=0.05)
-    assert len(heard) == 1 and heard[0].startswith("process ")
-
-
-def test_who_waits_takes_over_when_the_other_dies(held, tmp_path):
-    lock, process = held
-    timer = threading.Timer(0.3, process.kill)
-    timer.start()
-    assert not controller.claim_or_await(lock, tmp_path / "tokens.json", print, every=0.05)
-    assert str(os.getpid()) in lock.read_text()
-
-
-def test_a_restarted_controller_never_lets_go(tmp_path):
-    """Another one could slip in while the command starts over."""
-    lock = tmp_path / "locks/study.lock"
-    code = (
-        "import os, sys, time, pathlib, subprocess\n"
-        "from blindspot.workflow import controller as c\n"
-        "first = not c._HELD\n"
-        "c.claim(pathlib.Path(sys.argv[1]))\n"
-        "if first: c.restart(moved=False)\n"
-        "job = subprocess.Popen(['sleep', '100'])\n"
-        "print(job.pid, flush=True); time.sleep(100)"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(lock)], stdout=subprocess.PIPE, text=True
-    )
-    while not lock.exists() or not lock.read_text():
-        time.sleep(0.01)
-    answers = []
-    while not select.select([process.stdout], [], [], 0)[0]:
-        answers.append(controller.holder(lock))
-    job = int(process.stdout.readline())
-    assert len(answers) > 20
-    assert all(answer and f"process {process.pid} on" in answer for answer in answers)
-    process.kill()
-    process.wait()
-    # What a controller started doesn't hold its study.
-    assert controller.holder(lock) is None
-    os.kill(job, signal.SIGKILL)
 
 
 def test_a_marked_run_loses_its_state_once(tmp_path):

@@ -3,13 +3,26 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
 
 import pytest
 
-from studies import STUDY, TINY, command, copy, environment, finished, lay_out, load, snakemake
+from blindspot.settings import digest
+from studies import (
+    CORPUS,
+    STUDY,
+    TINY,
+    command,
+    copy,
+    environment,
+    finished,
+    lay_out,
+    load,
+    snakemake,
+)
 from studies import write as write_config
 
 ONE = {"cells": {"perloop-rms": None}, "grid": {"seeds": [1]}}
@@ -35,6 +48,12 @@ def until(condition, seconds=120.0):
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.1)
+
+
+def here(where):
+    """What names a study in its place."""
+    results = where / load(where).results
+    return f"{load(where).config.study}-{digest(str(results.resolve()))}"
 
 
 def steps(where):
@@ -64,14 +83,47 @@ def test_two_studies_share_tokens_and_a_second_controller_is_refused(tmp_path):
     assert "type the same command again" in refused.stdout
     assert "Traceback" not in refused.stdout
     said = [log.read_text(), other_log.read_text()]
-    for work in ("fetching corpus", "tokenizing"):
-        # The loser of a race starts over, and then finds a source file.
-        assert sum(len(re.findall(rf"^Job \d+: {work}", text, re.M)) for text in said) == 1
+    for folder in (load(where).corpus, load(where).tokens):
+        # Both have planned it; one makes it, the other finds it made.
+        assert sum(text.count(f"{folder} is there already") for text in said) == 1
     for study, run in (("tiny", "seed1"), ("other", "seed2")):
         found = list((where / "results" / study / "runs").rglob("run.json"))
         assert len(found) == 1 and run in str(found[0])
     # Neither leaves anything that keeps a third one out.
     assert "Nothing to be done" in snakemake(where, "runs", *STUDY).stdout
+
+
+def test_what_is_made_for_several_studies_is_never_a_reason_to_start_over(tmp_path):
+    """The corpus fetched first; then another tokenizer; then tokens lost and a seed added; then
+    tokens that could not be made. Each is one plan, carried out once."""
+    few = ONE | {"training": TINY["training"] | {"steps": 2}}
+    where = lay_out(tmp_path, **few)
+
+    def run(*targets, check=True, **changes):
+        write_config(where, TINY | {"corpus": CORPUS} | few | changes)
+        done = snakemake(where, *targets, *STUDY, check=check)
+        assert done.stdout.count("Building DAG of jobs") == 1
+        return done.stdout
+
+    run((load(where).corpus / f"for-{here(where)}").as_posix())
+    assert "fetching" not in run("runs")
+    other = {"tokenizer": {"kind": "bpe", "vocab_size": 290}}
+    said = run("runs", **other)
+    assert "tokenizing" in said and "fetching" not in said
+    shutil.rmtree(where / load(where).tokens)
+    said = run("runs", **other, grid={"seeds": [1, 2]})
+    assert len(re.findall(r"^Job \d+: tokenizing", said, re.M)) == 1
+    shutil.rmtree(where / load(where).tokens)
+    lines = where / load(where).corpus / "train.jsonl"
+    text = lines.read_text()
+    lines.write_text("{")
+    three = other | {"grid": {"seeds": [1, 2, 3]}}
+    said = run("runs", check=False, **three)
+    assert "line 1 is not a document" in said
+    assert not re.search(r"^Job \d+: training", said, re.M)
+    lines.write_text(text)
+    run("runs", **three)
+    assert len(list((where / "results/tiny/runs").rglob("run.json"))) == 1 + 3
 
 
 def test_after_a_kill_the_same_command_goes_on(tmp_path):
@@ -88,6 +140,33 @@ def test_after_a_kill_the_same_command_goes_on(tmp_path):
     done = snakemake(where, "runs", *STUDY)
     assert "3 of 3 steps" in done.stdout or "2 of 2 steps" in done.stdout, log.read_text()
     assert len(list((where / "results").rglob("run.json"))) == 1
+
+
+def test_a_controller_that_is_stopped_stops_its_trainings_with_their_state(tmp_path):
+    """SIGTERM and SIGINT of the controller alone, then Ctrl-C, which the terminal sends to all:
+    each time the training saves its state and ends, and the same command goes on from there."""
+    long = {"training": TINY["training"] | {"steps": 10**6, "log_every": 5}}
+    where = lay_out(tmp_path, **ONE, **long)
+    ends = [
+        lambda pid: os.kill(pid, signal.SIGTERM),
+        lambda pid: os.kill(pid, signal.SIGINT),
+        lambda pid: os.killpg(pid, signal.SIGINT),
+    ]
+    reached = 0
+    for end in ends:
+        process, log = start(where, "runs", *STUDY)
+        until(lambda last=reached: max(steps(where), default=0) > last)
+        end(process.pid)
+        then = time.monotonic()
+        assert process.wait(60) != 0
+        assert time.monotonic() - then < 15
+        saved = max((where / "work/runs").rglob("step-*.safetensors"))
+        said = log.read_text()
+        assert "Traceback" not in said, said
+        assert reached == 0 or f"resumes at step {reached} of" in said, said
+        assert int(saved.stem.removeprefix("step-")) >= max(steps(where))
+        reached = int(saved.stem.removeprefix("step-"))
+    assert not list((where / "results").rglob("run.json"))
 
 
 def test_files_that_a_kill_left_half_done_are_made_again_without_being_asked(
@@ -133,9 +212,6 @@ def test_reuse_false_trains_and_measures_anew_once(tmp_path, tmp_path_factory):
         assert record.stat().st_mtime_ns == source.stat().st_mtime_ns
 
 
-CORPUS = {"kind": "local"} | {s: f"{s}.txt" for s in ("train", "validation", "test")}
-
-
 @pytest.mark.parametrize("arguments", [["--profile", "slrum"], ["--profile", "here/slurm"]])
 def test_a_misspelt_profile_stops_before_the_first_job(arguments, tmp_path):
     """S-08: a Slurm run must never fall back to running here."""
@@ -166,3 +242,27 @@ def test_without_cores_or_profile_nothing_starts(tmp_path):
     assert done.returncode != 0
     assert "--cores" in done.stdout + done.stderr
     assert not (where / "work/runs").exists()
+
+
+def test_results_of_another_user_are_named_before_the_first_job(tmp_path):
+    """Two users in one folder. As root, who may write anywhere, a read-only mount plays theirs."""
+    where = lay_out(tmp_path / "checkout", **ONE)
+    theirs = tmp_path / "theirs"
+    theirs.mkdir(mode=0o555)
+    mounted = os.geteuid() == 0
+    if mounted:
+        mount = ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", theirs]
+        if not shutil.which("mount") or subprocess.run(mount, check=False).returncode:
+            pytest.skip("root here, and nothing can be mounted")
+    try:
+        for config, target in (("results", "runs"), ("work", "runs"), ("work", "forecast")):
+            given = ("--config", f"{config}={theirs}", "--", target)
+            done = snakemake(where, *STUDY, *given, check=False)
+            assert done.returncode != 0
+            assert "Traceback" not in done.stdout
+            assert f"study tiny: {theirs} (it belongs to {theirs.owner()}) can't be" in done.stdout
+            assert "--config work=DIR results=DIR" in done.stdout
+            assert "fetching" not in done.stdout.split("Job stats")[1].split("total")[1]
+    finally:
+        if mounted:
+            subprocess.run(["umount", theirs], check=True)

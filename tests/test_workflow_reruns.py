@@ -183,6 +183,8 @@ def documents(where, fresh):
     return {job for job in publish(fresh) if re.match("report|page", job)}
 
 
+#: The job that leaves the mark of a start which makes runs anew.
+MARK = "what `reuse: false` names is made anew"
 SOURCE = {"PYTHONPATH": "src"}
 ROWS = {
     "nothing": Row(nothing, none, said=["6 finished and reused", "Nothing to be done"]),
@@ -275,14 +277,14 @@ ROWS = {
     ),
     "`reuse: false`": Row(
         nothing,
-        runs(more=lambda w: {"timing size nano at every depth"}),
+        runs(more=lambda w: {MARK, "timing size nano at every depth"}),
         "--config",
         "reuse=false",
         said=["6 finished, to make anew"],
     ),
     "`reuse: {perloop-raw: false}`": Row(
         nothing,
-        runs(lambda run: run.cell == "perloop-raw"),
+        runs(lambda run: run.cell == "perloop-raw", more=lambda w: {MARK}),
         "--config",
         "reuse={perloop-raw: false}",
         said=["4 finished and reused, 2 finished, to make anew"],

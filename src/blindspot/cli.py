@@ -20,6 +20,7 @@ if sys.argv[1:2] == ["train"]:
 import typer
 
 from blindspot.errors import BlindspotError
+from blindspot.files import date_no_later
 from blindspot.plan import ask
 
 app = typer.Typer(
@@ -56,9 +57,11 @@ def corpus(spec: Spec, out: Folder) -> None:
     from pydantic import TypeAdapter
 
     from blindspot.config.spec import Corpus
-    from blindspot.data.corpus import fetch
+    from blindspot.data import shared
+    from blindspot.data.corpus import fetch, read
 
-    fetch(TypeAdapter(Corpus).validate_json(spec), out)
+    wanted = TypeAdapter(Corpus).validate_json(spec)
+    shared.make(out, lambda: read(out, wanted), lambda: fetch(wanted, out))
 
 
 @app.command()
@@ -67,10 +70,12 @@ def tokenizer(spec: Spec, out: Folder) -> None:
     from pydantic import TypeAdapter
 
     from blindspot.config.spec import Gpt2Tokenizer, HubTokenizer
-    from blindspot.data.tokenizer import fetch
+    from blindspot.data import shared
+    from blindspot.data.tokenizer import fetch, load
 
     given: TypeAdapter[HubTokenizer | Gpt2Tokenizer] = TypeAdapter(HubTokenizer | Gpt2Tokenizer)
-    fetch(given.validate_json(spec), out)
+    wanted = given.validate_json(spec)
+    shared.make(out.parent, lambda: load(out), lambda: fetch(wanted, out))
 
 
 @app.command()
@@ -83,9 +88,15 @@ def tokens(
 ) -> None:
     """Fit the tokenizer, unless one is given, and write token files."""
     from blindspot.config.spec import DataSpec
-    from blindspot.data.tokens import build
+    from blindspot.data import shared
+    from blindspot.data.tokens import Tokens, build
 
-    build(DataSpec.model_validate_json(spec), corpus, out, tokenizer, threads)
+    wanted = DataSpec.model_validate_json(spec)
+    shared.make(
+        out,
+        lambda: Tokens.open(out, verify=False, data=wanted.identity()),
+        lambda: build(wanted, corpus, out, tokenizer, threads),
+    )
 
 
 @app.command()
@@ -113,6 +124,7 @@ def train(
     from blindspot.training.job import Job
     from blindspot.training.train import train as train_run
 
+    date_no_later([tokens / "tokens.json"])
     how = Execution.model_validate_json(execution)
     out, state = results / "runs" / name, work / "runs" / name
     parsed = RunSpec.parse(spec)
@@ -135,6 +147,7 @@ def measure(
     from blindspot.measure.run import Job
     from blindspot.measure.run import measure as measure_run
 
+    date_no_later([tokens / "tokens.json"])
     chosen = Measurement.model_validate_json(settings)
     state = work / "runs" / name
     out = results / "runs" / name / chosen.folder
@@ -155,13 +168,19 @@ def throughput(
 
 
 @app.command()
-def collect(config: Configs, out: Folder, override: Override = "{}") -> None:
+def collect(
+    config: Configs,
+    out: Folder,
+    override: Override = "{}",
+    work: Annotated[str | None, typer.Option(help="The study's `work`, if overridden.")] = None,
+) -> None:
     """Gather the results of a study into tidy CSVs."""
     from blindspot.collect.collect import collect as gather
     from blindspot.config.study import Study
     from blindspot.config.yamltext import from_json
 
-    gather(Study.load(config[0], config[1:], from_json(override, "--override")), out)
+    places = {} if work is None else {"work": work}
+    gather(Study.load(config[0], config[1:], from_json(override, "--override") | places), out)
 
 
 @app.command()

@@ -11,7 +11,8 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,37 @@ def _sync_folder(folder: Path) -> None:
             raise
     finally:
         os.close(handle)
+
+
+def date_no_later(paths: Iterable[str | Path]) -> None:
+    """Files dated ahead of this clock, as another machine's may be, are dated now: Snakemake takes
+    what is made of them for older than they are, and deletes it.
+
+    Those that are not there, or another user's, stay as they are.
+    """
+    for path in paths:
+        with suppress(OSError):
+            if Path(path).stat().st_mtime > (now := time.time()):
+                os.utime(path, (now, now))
+
+
+def first_unwritable(paths: Iterable[str | Path]) -> str:
+    """The first of these files or folders that can't be made or written by this user, and whose it
+    is, in words; empty where all can be."""
+    seen: set[Path] = set()
+    for path in map(Path, paths):
+        # A file that is there is replaced, so its folder counts.
+        there = path if path.is_dir() else path.parent
+        while not there.exists():
+            there = there.parent
+        if there in seen or os.access(there, os.W_OK | os.X_OK):
+            seen.add(there)
+            continue
+        try:
+            return f"{there} (it belongs to {there.owner()})"
+        except (OSError, KeyError):
+            return str(there)
+    return ""
 
 
 def write_text(path: Path, text: str) -> None:

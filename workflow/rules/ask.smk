@@ -16,7 +16,7 @@ rule forecast:
     message:
         "forecast"
     shell:
-        "blindspot forecast {params.study} --cores {params.cores} 2>&1 | tee {log:q}"
+        "blindspot forecast {params.study} --cores {params.cores} 2>&1 | tee -i {log:q}"
 
 
 rule status:
@@ -31,4 +31,4 @@ rule status:
     message:
         "status"
     shell:
-        "blindspot status {params.study} 2>&1 | tee {log:q}"
+        "blindspot status {params.study} 2>&1 | tee -i {log:q}"

@@ -4,6 +4,7 @@ import os
 import shlex
 import shutil
 import sys
+import time
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -11,17 +12,18 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 try:
-    from blindspot import provenance
+    from blindspot import files, locks, provenance
     from blindspot.config.runfiles import RunFiles
     from blindspot.config.spec import canonical, digest
     from blindspot.config.study import Study
     from blindspot.config.yamltext import command_line
-    from blindspot.errors import BlindspotError
+    from blindspot.errors import BlindspotError, LockedError
     from blindspot.publish import catalogue
     from blindspot.publish.summary import summary
     from blindspot.training import remake
-    from blindspot.workflow import arguments, controller, sourcecode
+    from blindspot.workflow import arguments, sourcecode, stopping
     from blindspot.workflow.arguments import options
+    from blindspot.workflow.invocation import Invocation
     from blindspot.workflow.wildcards import only, only_runs
 except ImportError as error:
     raise WorkflowError(
@@ -32,17 +34,18 @@ except ImportError as error:
 # Jobs must find the `blindspot` of the environment that runs this, activated or not.
 os.environ.update(PATH=os.pathsep.join([str(Path(sys.executable).parent), *os.get_exec_path()]))
 
-BASE = Path(os.path.relpath(Path(workflow.basedir) / "config.yaml"))
-OVERLAYS = [Path(os.path.relpath(p)) for p in workflow.config_settings.configfiles]
+call = Invocation(workflow)
+BASE = Path(os.path.relpath(call.folder / "config.yaml"))
+OVERLAYS = call.configfiles
 
 # No `configfile:` directive: Snakemake would merge a study's cells into the base's seven. The rule
 # here is blindspot's own (see study.py), with the same --configfile and --config; the latter is read
 # from the words as they were typed, because Snakemake's reading of them differs from that of files.
 try:
-    sourcecode.refuse_other_checkout(Path(workflow.basedir))
-    if workflow.is_main_process:
+    sourcecode.refuse_other_checkout(call.folder)
+    if call.is_main:
         arguments.refuse_second_config(sys.argv)
-    GIVEN = command_line(workflow.config_settings.config_args)
+    GIVEN = command_line(call.config)
     OVERRIDE = dict(GIVEN)
     study = Study.load(BASE, OVERLAYS, OVERRIDE)
 except BlindspotError as error:
@@ -55,20 +58,20 @@ for key in ("reuse", "runs", "work", "device"):
 
 RESULTS = study.results.as_posix()
 WORK = study.work.as_posix()
+#: This study in this place, where studies and clones share a work folder.
+HERE = f"{study.config.study}-{digest(str(study.results.resolve()))}"
 RUNS = {run.name: run for run in study.runs}
 FILES = RunFiles(study)
 finished, measured, throughput_of = FILES.finished, FILES.measured, FILES.throughput
-CPUS = workflow.resource_settings.cores or 1
+CPUS = call.cores
 CONFIG_ARGUMENTS = arguments.configs([BASE, *OVERLAYS])
-REPORT_ARGUMENTS = arguments.snakemake(
-    Path(os.path.relpath(workflow.main_snakefile)), OVERLAYS, OVERRIDE
-)
+REPORT_ARGUMENTS = arguments.snakemake(call.snakefile, OVERLAYS, OVERRIDE | {"work": WORK})
 # `reuse` changes what would run, so all of it.
 ASK_ARGUMENTS = arguments.asked(BASE, OVERLAYS, GIVEN)
 #: Targets that only publish what is there: whatever is missing, they never train.
 PUBLISHING = {"figures", "tables", "claims", "readme", "report", "collect"}
 #: Targets that answer a question and make nothing.
-ASKING = {"forecast", "status"}
+ASKING = {"forecast", "status", "doctor"}
 #: What this study can show; some items need conditions that not every study has.
 TABLES = {name: t for name, t in catalogue.TABLES.items() if t.when(study.config)}
 FIGURES = {name: f for name, f in catalogue.FIGURES.items() if f.when(study.config)}
@@ -78,7 +81,14 @@ def pending(path: Path) -> bool:
     """Whether a rule may make this file. Finished results are source files to Snakemake, so neither
     a clock nor a lost record can remake them. Jobs on other nodes skip the look: they were sent to
     make exactly this file."""
-    return not (workflow.is_main_process and path.exists())
+    return not (call.is_main and path.exists())
+
+
+def shared(made: Path) -> str:
+    """Data that studies share: the file itself where it is there, and then a source file. Else a
+    link to it, which a job of this study makes: were the file its output, Snakemake would delete it
+    under another study when this job fails."""
+    return str(made if made.exists() else made.with_name(f"for-{HERE}"))
 
 
 @cache
@@ -86,18 +96,10 @@ def spec_of(name: str) -> str:
     return RUNS[name].spec.canonical()
 
 
-def sent_off() -> bool:
-    """Whether an executor sends jobs elsewhere. Only once the jobs are planned is it known which
-    one; a dry run is told no more than that there are --jobs, as in a profile."""
-    if workflow.executor_plugin is None or workflow.dryrun:
-        return workflow.remote_exec or workflow.resource_settings.nodes is not None
-    return workflow.remote_exec or not workflow.local_exec
-
-
 def device() -> str:
     """The device that jobs are told. Whoever sends jobs off must ask for GPUs before there is one
     to be seen, so there `auto` is a GPU: a job without one says so, and takes no weeks."""
-    return "cuda" if study.config.device == "auto" and sent_off() else study.config.device
+    return "cuda" if study.config.device == "auto" and call.sends_jobs else study.config.device
 
 
 def gpus(ranks: int = 1) -> int:
@@ -105,29 +107,12 @@ def gpus(ranks: int = 1) -> int:
     return ranks if device() == "cuda" else 0
 
 
-def by_device(ask):
-    """What follows from `device`: the value itself, because Snakemake plans a thousand runs seconds
-    faster without a function of wildcards; or one, where the device depends on the executor."""
-    return (lambda wildcards: ask()) if study.config.device == "auto" else ask()
+def size_of(wildcards):
+    """The size of a run: its batch, and the devices and nodes that train it."""
+    return study.config.sizes[RUNS[wildcards.run].size]
 
 
-def by_size(ask):
-    """What a size says of its runs: the value itself where all sizes agree, or a function of
-    wildcards."""
-    values = {name: ask(size) for name, size in study.config.sizes.items()}
-    if len(set(values.values())) == 1:
-        return next(iter(values.values()))
-    return lambda wildcards: values[RUNS[wildcards.run].size]
-
-
-def gpus_of_run():
-    """GPUs that the training of a run asks for."""
-    if study.config.device != "auto":
-        return by_size(lambda size: gpus(size.gpus))
-    return lambda wildcards: gpus(study.config.sizes[RUNS[wildcards.run].size].gpus)
-
-
-def largest():
+def largest_training() -> dict[str, int]:
     """What the training that asks for most asks for."""
     size = max(study.config.sizes.values(), key=lambda size: (size.gpus, size.nodes))
     return {"gpu": gpus(size.gpus), "nodes": size.nodes}
@@ -139,9 +124,9 @@ def collected(item) -> list[str]:
 
 
 def caption(kind, items, name):
-    """What stands beside a table or figure in the report. Only when Snakemake makes its report are
-    the results there that the whole caption speaks of."""
-    if any(word.startswith("--report") for word in sys.argv):
+    """What stands beside a table or figure in the report. Only when Snakemake makes its report, and
+    runs nothing, are the results there that the whole caption speaks of."""
+    if not call.runs and (study.results / "collected" / "study.json").exists():
         from blindspot.publish import showcase  # pandas: not at parse time
 
         return showcase.caption(kind, name, study.results / "collected")
@@ -149,19 +134,19 @@ def caption(kind, items, name):
     return items[name].described(study.config, [run for run in RUNS if run in missing])
 
 
-#: Finished or not, these are made anew (`reuse: false`).
+#: Runs that `reuse: false` names: finished or not, they are made anew.
 REMADE = {run.name for run in study.remade}
-#: No file has this name. Snakemake takes a file whose rule lacks an input for a source file, so
-#: with this input a rule makes nothing.
-NEVER = "(figures, tables, claims, report and runs: finished train and measure nothing)"
+#: A mark that each start makes once, under a name of its own, where it makes runs anew. What has it
+#: as an input runs again, whatever is there.
+ANEW = f"{WORK}/anew/{HERE}-{os.getpid()}-{time.time_ns()}"
 
 
 def publishing() -> bool:
     """Whether only what is there is wanted: `runs: finished`, or targets that publish. Snakemake
     knows its targets only once the rules are read, so this is asked from input functions."""
-    targets = set(workflow.dag_settings.targets)
-    results = {t for t in targets if t.startswith(f"{RESULTS}/") and "/runs/" not in t}
-    return study.config.runs == "finished" or bool(targets and targets <= PUBLISHING | results)
+    results = {t for t in call.targets if t.startswith(f"{RESULTS}/") and "/runs/" not in t}
+    asked = bool(call.targets) and call.targets <= PUBLISHING | results
+    return study.config.runs == "finished" or asked
 
 
 @cache
@@ -179,12 +164,19 @@ def timed() -> list[str]:
     return [s for s in study.config.sizes if not publishing() or throughput_of(s).exists()]
 
 
-def unless_publishing(*paths):
-    """The input of a rule that trains or measures. Where finished runs are made anew, publishing
-    targets must hold it back; elsewhere plain paths do, which Snakemake plans faster."""
-    if not REMADE:
-        return list(paths)
-    return lambda wildcards: NEVER if publishing() else [p.format_map(wildcards) for p in paths]
+def remaking() -> list[str]:
+    """The mark of this start, for the targets that train."""
+    return [ANEW] if REMADE and not publishing() else []
+
+
+def made_anew(named) -> list:
+    """What `reuse: false` adds to the input of rules that train or measure: the mark of this start,
+    if what the wildcards say is `named`. Where only what is there is published, a file that nothing
+    makes: Snakemake then takes the rule's output for a source file."""
+    if not (REMADE and call.is_main):
+        return []
+    nothing = "(only what is there is published)"
+    return [lambda wildcards: nothing if publishing() else [ANEW] if named(wildcards) else []]
 
 
 wildcard_constraints:

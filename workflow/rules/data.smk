@@ -1,14 +1,15 @@
-# A corpus becomes documents, documents become token files.
+# A corpus becomes documents, documents become token files. Studies may share both: each verb makes
+# its folder while it holds the folder's lock, or waits for who does and finds it made.
 
 
 rule corpus:
     # The only rule that uses the network; compute nodes have none.
     output:
-        f"{WORK}/corpora/{{corpus}}/corpus.json",
+        f"{WORK}/corpora/{{corpus}}/for-{HERE}",
     log:
-        f"{WORK}/logs/corpus/{{corpus}}.log",
+        f"{WORK}/logs/corpus/{{corpus}}-for-{HERE}.log",
     wildcard_constraints:
-        corpus=only([study.corpus.name] if pending(study.corpus / "corpus.json") else []),
+        corpus=only([study.corpus.name]),
     localrule: True
     conda:
         "../../envs/blindspot.yaml"
@@ -18,44 +19,41 @@ rule corpus:
     message:
         "fetching corpus {wildcards.corpus}"
     shell:
-        "blindspot corpus --spec {params.spec:q} --out {params.out:q} 2>&1 | tee {log:q}"
+        "blindspot corpus --spec {params.spec:q} --out {params.out:q} 2>&1 | tee -i {log:q}"
+        " && ln -sfn corpus.json {output:q}"
 
 
 rule tokenizer:
     # Only for tokenizers that come from the hub.
     output:
-        f"{WORK}/tokenizers/{{tokenizer}}/tokenizer.json",
+        f"{WORK}/tokenizers/{{tokenizer}}/for-{HERE}",
     log:
-        f"{WORK}/logs/tokenizer/{{tokenizer}}.log",
+        f"{WORK}/logs/tokenizer/{{tokenizer}}-for-{HERE}.log",
     wildcard_constraints:
-        tokenizer=only(
-            [study.tokenizer.parent.name] if study.tokenizer and pending(study.tokenizer) else []
-        ),
+        tokenizer=only([study.tokenizer.parent.name] if study.tokenizer else []),
     localrule: True
     conda:
         "../../envs/blindspot.yaml"
     params:
         spec=canonical(study.config.tokenizer.model_dump(mode="json")),
+        out=study.tokenizer,
     message:
         "fetching tokenizer {wildcards.tokenizer}"
     shell:
-        "blindspot tokenizer --spec {params.spec:q} --out {output:q} 2>&1 | tee {log:q}"
+        "blindspot tokenizer --spec {params.spec:q} --out {params.out:q} 2>&1 | tee -i {log:q}"
+        " && ln -sfn tokenizer.json {output:q}"
 
 
 rule tokens:
-    # Studies may share tokens, so a controller that is to make them asks who else does.
     input:
-        lambda wildcards: (
-            alone(study.tokens / "tokens.json")
-            and alone(study.corpus / "corpus.json")
-            and [study.corpus / "corpus.json", *([study.tokenizer] if study.tokenizer else [])]
-        ),
+        shared(study.corpus / "corpus.json"),
+        *([shared(study.tokenizer)] if study.tokenizer else []),
     output:
-        f"{WORK}/tokens/{{tokens}}/tokens.json",
+        f"{WORK}/tokens/{{tokens}}/for-{HERE}",
     log:
-        f"{WORK}/logs/tokens/{{tokens}}.log",
+        f"{WORK}/logs/tokens/{{tokens}}-for-{HERE}.log",
     wildcard_constraints:
-        tokens=only([study.tokens.name] if pending(study.tokens / "tokens.json") else []),
+        tokens=only([study.tokens.name]),
     conda:
         "../../envs/blindspot.yaml"
     threads: min(CPUS, 8)
@@ -71,4 +69,5 @@ rule tokens:
         "tokenizing {wildcards.tokens}"
     shell:
         "blindspot tokens --spec {params.spec:q} --corpus {params.corpus:q} --out {params.out:q}"
-        " {params.tokenizer} --threads {threads} 2>&1 | tee {log:q}"
+        " {params.tokenizer} --threads {threads} 2>&1 | tee -i {log:q}"
+        " && ln -sfn tokens.json {output:q}"

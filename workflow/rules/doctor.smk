@@ -14,13 +14,13 @@ rule doctor:
         configs=CONFIG_ARGUMENTS,
         override=canonical(OVERRIDE),
         asked=lambda wildcards, resources: canonical(
-            doctor.asked(dict(resources.items()) | largest(), workflow.get_rule("train").resources)
+            doctor.asked(dict(resources.items()) | largest_training(), call.resources_of("train"))
         ),
-        folder=lambda wildcards: getattr(workflow.executor_settings, "folder", "work/submitit"),
-        latency=lambda wildcards: workflow.execution_settings.latency_wait,
+        folder=lambda wildcards: call.executor_setting("folder", "work/submitit"),
+        latency=lambda wildcards: call.latency_wait,
     message:
         "asking Slurm, and sending one tiny job"
     shell:
         "blindspot doctor {params.configs} --override {params.override:q}"
         " --resources {params.asked:q} --folder {params.folder:q} --latency {params.latency}"
-        " 2>&1 | tee {log:q}"
+        " 2>&1 | tee -i {log:q}"

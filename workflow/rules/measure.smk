@@ -3,7 +3,9 @@
 
 rule measure:
     input:
-        unless_publishing(f"{RESULTS}/runs/{{run}}/run.json", f"{study.tokens}/tokens.json"),
+        f"{RESULTS}/runs/{{run}}/run.json",
+        shared(study.tokens / "tokens.json"),
+        *made_anew(lambda wildcards: wildcards.run in REMADE),
     output:
         # The last of its files. Were all declared, planning a thousand runs would take twice as
         # long, and a lost one would still not be noticed; `collect` names it.
@@ -16,31 +18,26 @@ rule measure:
         "../../envs/blindspot.yaml"
     threads: 1
     resources:
-        gpu=by_device(gpus),
+        gpu=lambda wildcards: gpus(),
         mem_mb=16000,
         runtime=120,
     params:
         spec=lambda wildcards: spec_of(wildcards.run),
-        options=by_device(
-            lambda: options(
-                settings=canonical(study.config.measurement.identity()),
-                tokens=study.tokens,
-                results=RESULTS,
-                work=WORK,
-                device=device(),
-            )
-        ),
+        settings=canonical(study.config.measurement.identity()),
+        device=lambda wildcards: device(),
+        places=options(tokens=study.tokens, results=RESULTS, work=WORK),
     message:
         "measuring {wildcards.run}"
     shell:
-        "blindspot measure --spec {params.spec:q} --name {wildcards.run} {params.options}"
-        " --threads {threads} 2>&1 | tee {log:q}"
+        "blindspot measure --spec {params.spec:q} --name {wildcards.run} {params.places}"
+        " --settings {params.settings:q} --device {params.device} --threads {threads}"
+        " 2>&1 | tee -i {log:q}"
 
 
 rule throughput:
     # Timed alone: it takes all cores here, or a whole GPU job on a cluster. It needs no weights.
     input:
-        unless_publishing(),
+        *made_anew(lambda wildcards: study.config.reuse is False),
     output:
         f"{RESULTS}/throughput/{{size}}-{{hash}}.csv",
     log:
@@ -58,7 +55,7 @@ rule throughput:
         "../../envs/blindspot.yaml"
     threads: CPUS
     resources:
-        gpu=by_device(gpus),
+        gpu=lambda wildcards: gpus(),
         mem_mb=16000,
         runtime=60,
     params:
@@ -72,7 +69,7 @@ rule throughput:
                 "precision": study.config.training.precision,
             }
         ),
-        device=by_device(device),
+        device=lambda wildcards: device(),
     message:
         "timing size {wildcards.size} at every depth"
     shell:

@@ -2,7 +2,8 @@
 
 HEAVY = {"train", "measure", "throughput"}
 #: Locks of controllers lie beside what studies and clones may share.
-LOCKS = study.work / "locks"
+LOCK = study.work / "locks" / f"{HERE}.lock"
+HELD = []
 
 
 def refuse(message: str) -> None:
@@ -17,11 +18,12 @@ def some(names, limit: int = 5) -> str:
 
 @cache
 def plan() -> None:
-    """Say what is reused and what is not, hold the study, force what `reuse: false` names. Input
-    functions call it, once a process: they know the targets, and a dry run calls them as well."""
-    if not workflow.is_main_process:
+    """Say what is reused and what is not. Input functions call it, once a process: they know the
+    targets, and a dry run calls them as well."""
+    if not call.is_main:
         return
-    hold()
+    if call.is_dry and (other := locks.holder(LOCK)):
+        logger.info(f"Study {study.config.study} is worked on by {other}")
     for note in study.notes:
         logger.info(note)
     done = [name for name in RUNS if finished(name).exists()]
@@ -44,12 +46,6 @@ def plan() -> None:
             "impossible to measure": len(lost),
         }
         logger.info(f"{head} {', '.join(f'{n} {what}' for what, n in counts.items() if n)}.")
-        workflow.dag.forcefiles.update(str(finished(name)) for name in REMADE)
-        if study.config.reuse is False:
-            workflow.dag.forcefiles.update(str(throughput_of(s)) for s in study.config.sizes)
-    # Not under version control; where its successors are there, Snakemake would not miss it.
-    if not (study.results / "collected" / "study.json").exists():
-        workflow.dag.forcefiles.add(f"{RESULTS}/collected/study.json")
     if lost:
         logger.warning(
             f"Left out, since finished runs have no measurement with today's settings and their "
@@ -59,41 +55,24 @@ def plan() -> None:
 
 
 def hold() -> None:
-    """One controller a study. Snakemake's own lock would also outlive a killed controller, and keep
-    apart studies that only share tokens, so it rests."""
-    where = digest(str(study.results.resolve()))
-    lock = LOCKS / f"{study.config.study}-{where}.lock"
-    if workflow.executor_plugin is None or workflow.dryrun:
-        if workflow.dryrun and (other := controller.holder(lock)):
-            logger.info(f"Study {study.config.study} is worked on by {other}")
-        return
+    """One controller a study, as long as this process lives. (Snakemake's own lock outlives a killed
+    controller, and keeps apart studies that only share tokens: profiles/default switches it off.)
+    """
     try:
-        controller.claim(lock)
-    except BlindspotError as error:
+        HELD.append(locks.take(LOCK))
+    except LockedError as error:
         refuse(
             f"study {study.config.study} is worked on already, by {error}. It is not disturbed. "
             f"Wait for it, or stop it there (Ctrl-C), and type the same command again. To look: "
             f"snakemake status, or snakemake -n with the same study"
         )
-    workflow.persistence.lock = workflow.persistence.noop
-    # After a kill, what was being written is made again, without being asked.
-    workflow.dag_settings.force_incomplete = True
-
-
-def alone(made: Path) -> bool:
-    """Hold what is to be made for several studies; while another controller makes it, wait, then
-    start over, since it has become a source file."""
-    if workflow.is_main_process and workflow.executor_plugin is not None and not workflow.dryrun:
-        lock = LOCKS / f"{made.parent.name}.lock"
-        say = lambda other: logger.info(f"{made} is being made by {other}; waiting for it")
-        if controller.claim_or_await(lock, made, say):
-            controller.restart(moved=workflow.overwrite_workdir is not None)
-    return True
+    except BlindspotError as error:
+        refuse(f"study {study.config.study} can't be worked on here: {error}")
 
 
 def asking() -> bool:
     """Whether nothing but questions is asked."""
-    return bool(workflow.dag_settings.targets) and set(workflow.dag_settings.targets) <= ASKING
+    return bool(call.targets) and call.targets <= ASKING
 
 
 def outlook() -> str:
@@ -105,15 +84,15 @@ def outlook() -> str:
 
 def on_this_machine() -> bool:
     """Whether jobs run here: without an executor, or with submitit's local one."""
-    if not sent_off():
+    if not call.sends_jobs:
         return True
-    kind = getattr(workflow.executor_settings, "cluster", None)
+    kind = call.executor_setting("cluster")
     return kind == "local" or (kind is None and not shutil.which("sbatch"))
 
 
 def has_gpu() -> bool:
     """Whether a job that runs here could be given a GPU."""
-    if not sent_off():
+    if not call.sends_jobs:
         return provenance.has_gpu()
     from durable_jobs.local import visible_gpus
 
@@ -137,8 +116,21 @@ def slow_precision() -> str:
 
 
 def start() -> None:
-    """Refuse before the first job what would fail in every job."""
-    jobs = Counter(job.rule.name for job in workflow.dag.needrun_jobs())
+    """Hold the study, and refuse before the first job what would fail in every job."""
+    made = [path for job in call.ahead for path in (*job.output, *job.log)]
+    if closed := files.first_unwritable([".snakemake", *made]):
+        refuse(
+            f"study {study.config.study}: {closed} can't be written by you, and something is to be "
+            f"made there. Have it opened to you (chmod -R g+w), or set `work` and `results` to "
+            f"folders of yours: --config work=DIR results=DIR, with a copy of the results there"
+        )
+    if asking():
+        return
+    hold()
+    forget_marks()  # of a controller that was killed
+    stopping.pass_on()
+    files.date_no_later({path for job in call.ahead for path in job.input})
+    jobs = Counter(job.rule.name for job in call.ahead)
     heavy = sum(jobs[name] for name in HEAVY)
     if heavy and device() == "cuda" and on_this_machine() and not has_gpu():
         asked = "device: auto, jobs sent off" if study.config.device == "auto" else "device: cuda"
@@ -152,15 +144,22 @@ def start() -> None:
         if slow := slow_precision():
             logger.warning(slow)
         logger.info(outlook())
-    for job in workflow.dag.needrun_jobs():
+    for job in call.ahead:
         if job.rule.name == "train" and job.wildcards.run in REMADE:
             remake.ask(study.work / "runs" / job.wildcards.run)
+
+
+def forget_marks() -> None:
+    """Take away what starts left that made runs anew. (As a target's file it can't be temp().)"""
+    for mark in Path(ANEW).parent.glob(f"{HERE}-*"):
+        mark.unlink()
 
 
 def finish() -> None:
     """Where things are, and the numbers that matter."""
     if asking():
         return
+    forget_marks()
     html = study.results / "report.html"
     lines = [f"Study {study.config.study}: done. Results are in {RESULTS}/"]
     if html.exists():
@@ -177,16 +176,14 @@ def finish() -> None:
 
 def explain() -> None:
     """What failed, and what to type next."""
-    failed = sorted(workflow.scheduler.failed, key=str) if workflow.scheduler else []
     lines = [f"Study {study.config.study}: not complete."]
-    for job in failed[:10]:
+    for job in call.failed[:10]:
         name = " ".join([job.rule.name, *job.wildcards_dict.values()])
         lines.append(f"  failed: {name}; log: {', '.join(map(str, job.log))}")
-    if failed[10:]:
-        lines.append(f"  and {len(failed) - 10} more")
+    if call.failed[10:]:
+        lines.append(f"  and {len(call.failed) - 10} more")
     lines.append(
         "What is finished stays, and the same command goes on from there, also after a kill (add "
-        "--keep-going to let the other runs finish first). Should it say that the directory "
-        "cannot be locked although nothing runs: snakemake --unlock"
+        "--keep-going to let the other runs finish first)."
     )
     logger.error("\n".join(lines))

@@ -20,11 +20,13 @@ rule collect:
         override=canonical(OVERRIDE),
         identity=canonical(study.config.identity()),
         out=lambda wildcards, output: Path(output[0]).parent,
+        # With `input` among its arguments this is no reason to collect again.
+        work=lambda wildcards, input: WORK,
     message:
         "collecting the results"
     shell:
-        "blindspot collect {params.configs} --override {params.override:q} --out {params.out:q}"
-        " 2>&1 | tee {log:q}"
+        "blindspot collect {params.configs} --override {params.override:q} --work {params.work:q}"
+        " --out {params.out:q} 2>&1 | tee -i {log:q}"
 
 
 rule table:
@@ -56,7 +58,7 @@ rule table:
         "table {wildcards.table}"
     shell:
         "blindspot table {wildcards.table} --collected {params.collected:q} --out {params.out:q}"
-        " 2>&1 | tee {log:q}"
+        " 2>&1 | tee -i {log:q}"
 
 
 rule figure:
@@ -85,7 +87,7 @@ rule figure:
         "figure {wildcards.figure}"
     shell:
         "blindspot figure {wildcards.figure} --collected {params.collected:q} --out {params.out:q}"
-        " 2>&1 | tee {log:q}"
+        " 2>&1 | tee -i {log:q}"
 
 
 rule claims:
@@ -113,7 +115,8 @@ rule claims:
     message:
         "claim ledger"
     shell:
-        "blindspot claims --collected {params.collected:q} --out {params.out:q} 2>&1 | tee {log:q}"
+        "blindspot claims --collected {params.collected:q} --out {params.out:q}"
+        " 2>&1 | tee -i {log:q}"
 
 
 rule tables:
@@ -122,6 +125,8 @@ rule tables:
         expand(
             "{results}/tables/{table}.{kind}", results=RESULTS, table=TABLES, kind=["csv", "html"]
         ),
+        # Not under version control; Snakemake overlooks a lost file whose successors are there.
+        rules.collect.output[0],
     localrule: True
     message:
         "all tables are there"
@@ -131,6 +136,7 @@ rule figures:
     """All figures, of the results that are there. Trains nothing."""
     input:
         expand("{results}/figures/{figure}.pdf", results=RESULTS, figure=FIGURES),
+        rules.collect.output[0],
     localrule: True
     message:
         "all figures are there"
@@ -162,7 +168,8 @@ rule readme:
     message:
         "page {output}"
     shell:
-        "blindspot readme --results {params.results:q} --command {params.again:q} 2>&1 | tee {log:q}"
+        "blindspot readme --results {params.results:q} --command {params.again:q}"
+        " 2>&1 | tee -i {log:q}"
 
 
 rule report:
@@ -171,6 +178,7 @@ rule report:
     # Snakemake's own report, one HTML file with everything in it. This inner call only reads; the
     # outer one holds the lock.
     input:
+        rules.collect.output[0],
         rules.tables.input,
         rules.figures.input,
         rules.claims.output,
@@ -184,7 +192,8 @@ rule report:
         "../../envs/publish.yaml"
     params:
         code=lambda wildcards: sourcecode.of_rule("report"),
-        configs=REPORT_ARGUMENTS,
+        # As `work` of `collect`.
+        configs=lambda wildcards, input: REPORT_ARGUMENTS,
     message:
         "report {output}"
     shell:

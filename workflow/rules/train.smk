@@ -4,7 +4,8 @@
 
 rule train:
     input:
-        unless_publishing(f"{study.tokens}/tokens.json"),
+        shared(study.tokens / "tokens.json"),
+        *made_anew(lambda wildcards: wildcards.run in REMADE),
     output:
         f"{RESULTS}/runs/{{run}}/run.json",
     log:
@@ -15,38 +16,42 @@ rule train:
         "../../envs/blindspot.yaml"
     threads: 1
     resources:
-        gpu=gpus_of_run(),
-        nodes=by_size(lambda size: size.nodes),
+        gpu=lambda wildcards: gpus(size_of(wildcards).gpus),
+        nodes=lambda wildcards: size_of(wildcards).nodes,
         mem_mb=16000,
         # A job gets as many turns as it needs: it saves its state ahead of the limit and goes on.
         runtime=240,
     params:
         spec=lambda wildcards: spec_of(wildcards.run),
-        # In one piece: each placeholder costs a dry run of a thousand jobs a tenth of a second.
-        options=by_device(
-            lambda: options(
-                tokens=study.tokens,
-                results=RESULTS,
-                work=WORK,
-                device=device(),
-                execution=canonical(study.config.execution.identity()),
-            )
-        ),
+        device=lambda wildcards: device(),
+        execution=canonical(study.config.execution.identity()),
         # On one node it starts its ranks itself; over nodes Slurm's srun does.
-        start=by_size(
-            lambda size: (
-                "srun blindspot train --ranks slurm" if size.nodes > 1 else f"blindspot train --gpus {size.gpus}"
-            )
+        start=lambda wildcards: (
+            "srun blindspot train --ranks slurm"
+            if size_of(wildcards).nodes > 1
+            else f"blindspot train --gpus {size_of(wildcards).gpus}"
         ),
+        places=options(tokens=study.tokens, results=RESULTS, work=WORK),
     message:
         "training {wildcards.run}"
     shell:
-        "{params.start} --spec {params.spec:q} --name {wildcards.run} {params.options}"
-        " --threads {threads} 2>&1 | tee -a {log:q}"
+        "{params.start} --spec {params.spec:q} --name {wildcards.run} {params.places}"
+        " --execution {params.execution:q} --device {params.device} --threads {threads}"
+        " 2>&1 | tee -i -a {log:q}"
+
+
+rule anew:
+    # Where `reuse: false` names runs. Taken away at the end.
+    output:
+        touch(ANEW),
+    localrule: True
+    message:
+        "what `reuse: false` names is made anew"
 
 
 rule runs:
     """Train every run of the study that is not finished, and stop there."""
     input:
         lambda wildcards: plan() or [finished(name) for name in RUNS],
+        lambda wildcards: remaking(),
     localrule: True

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from blindspot.config.digests import of_file
-from blindspot.config.spec import Corpus, EnwikiSample, HubCorpus, LocalCorpus
+from blindspot.config.spec import Corpus, EnwikiSample, HubCorpus, LocalCorpus, canonical
 from blindspot.data.corpora import known, local
 from blindspot.data.corpora.local import SEPARATOR
 from blindspot.errors import BlindspotError
@@ -76,7 +76,7 @@ def fetch(corpus: Corpus, folder: Path) -> None:
         print(_said(split, counts), file=sys.stderr)
 
 
-def read(folder: Path) -> dict[str, Any]:
+def read(folder: Path, corpus: Corpus | None = None) -> dict[str, Any]:
     """The content of `folder/corpus.json`: label, identity, commit, and counts of each split.
 
     `commit` is the hub's, whole, where the hub (or its cache) was asked by name; else null.
@@ -84,8 +84,15 @@ def read(folder: Path) -> dict[str, Any]:
     `splits[name]` holds documents, bytes (UTF-8), words (separated by white space), sha256 of the
     text, `unk_words` and `joined_words` (see `Counter`), and for hub data sets rows, blank ones
     included. The literature's word count of WikiText, which counts line ends, is words + rows.
+
+    Raises `BlindspotError` where it is missing or damaged, or of another corpus than `corpus`.
     """
     value: dict[str, Any] = read_json(folder / "corpus.json")
+    if corpus is not None and canonical(value["identity"]) != canonical(corpus.identity()):
+        raise BlindspotError(
+            f"{folder}: holds corpus {value['identity']}, the study names {corpus.identity()}; "
+            f"fetch the corpus again"
+        )
     return value
 
 

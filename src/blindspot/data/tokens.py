@@ -61,12 +61,7 @@ def build(
     from blindspot.data.encode import Encoder
     from blindspot.data.meter import meter
 
-    source = corpus.read(corpus_folder)
-    if canonical(source["identity"]) != canonical(data.corpus.identity()):
-        raise BlindspotError(
-            f"{corpus_folder}: holds corpus {source['identity']}, the study names "
-            f"{data.corpus.identity()}; fetch the corpus again"
-        )
+    source = corpus.read(corpus_folder, data.corpus)
     settings = data.tokenizer
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tokens.json").unlink(missing_ok=True)
