@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "collect": {"config"},
     "publish": {"config", "collect", "measure"},
     "plan": {"config", "lm", "training", "publish"},
+    "export": {"config", "data", "measure"},
     "audit": {"config", "data", "lm", "measure", "publish"},
     "workflow": set(),
 }

@@ -271,6 +271,21 @@ def audit(
 
 
 @app.command()
+def export(
+    run: Annotated[str, typer.Argument(help="size/cell/seedN-hash of a finished run.")],
+    folder: Annotated[Path, typer.Argument(help="New folder of the Hugging Face model.")],
+    results: Annotated[Path, typer.Option(help="Where runs' records are.")] = Path("results"),
+    work: Annotated[Path, typer.Option(help="Where runs' weights are.")] = Path("work"),
+) -> None:
+    """Write a run as a model folder that transformers loads, its code and card included."""
+    from blindspot.export.export import export as export_run
+    from blindspot.measure.finished import Finished
+
+    export_run(Finished(run, results, work), folder)
+    print(f"{folder}: load it with AutoModelForCausalLM.from_pretrained(trust_remote_code=True)")
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON schema of config.yaml, for editors."""
     from blindspot.config.study import Config

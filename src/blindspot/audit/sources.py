@@ -7,9 +7,7 @@ path/to/folder, owner/name          a Hugging Face model (`hub.py`)
 
 import importlib.util
 import os
-import re
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,16 +16,10 @@ import numpy as np
 import torch
 
 from blindspot.audit.looped import Looped
-from blindspot.config.runfiles import WEIGHTS
-from blindspot.config.spec import RunSpec, canonical
-from blindspot.data.tokens import Tokens
 from blindspot.errors import BlindspotError
-from blindspot.files import read_json
 from blindspot.lm import device as devices
 from blindspot.lm.model import LoopedLM
-from blindspot.measure import load
-
-RUN = re.compile(r"[^/]+/[^/]+/seed\d+-[0-9a-f]{8}")
+from blindspot.measure.finished import NAME, Finished
 
 
 @dataclass(frozen=True)
@@ -56,7 +48,7 @@ class Subject:
 
 def find(name: str, options: Options) -> Subject:
     """The model of that name with its text. Raises `BlindspotError` where there is none."""
-    if RUN.fullmatch(name):
+    if NAME.fullmatch(name):
         return _run(name, options)
     if ".py:" in name:
         return _python(name, options)
@@ -127,50 +119,18 @@ def _run(name: str, options: Options) -> Subject:
             f"--loops {options.loops}: a run knows its number of loops; loops beyond it are "
             f"--beyond"
         )
-    spec, data = specification(name, options.results)
-    device = devices.resolve(options.device)
-    tokens = _tokens(name, spec, options.work)
-    model = load.model(spec, options.work / "runs" / name / WEIGHTS, device, tokens)
+    run = Finished(name, options.results, options.work)
+    model = run.model(devices.resolve(options.device))
     if options.dtype != "auto":
         model = model.to(getattr(torch, options.dtype))
     if options.text is None:
-        text, stream = f"validation split of {data['corpus']}", tokens.split("validation")
+        text = f"validation split of {run.tokens.meta['corpus']}"
+        stream: np.ndarray = run.tokens.split("validation")
     else:
         text, content = read_text(options.text)
-        tokenizer = options.tokenizer or tokens.folder / "tokenizer.json"
+        tokenizer = options.tokenizer or run.tokens.folder / "tokenizer.json"
         stream = encode_file(tokenizer, content, text)
     return Subject(looped(name, model), stream, text, "run")
-
-
-def specification(name: str, results: Path) -> tuple[RunSpec, dict[str, Any]]:
-    """A finished run's specification, and what its record says of its data."""
-    record = next(results.glob(f"*/runs/{name}/run.json"), results / "runs" / name / "run.json")
-    if not record.exists():
-        records = results.glob("*/runs/*/*/*/run.json")
-        known = sorted(path.parent.as_posix().partition("runs/")[2] for path in records)
-        beside = [other for other in known if other.split("/")[:2] == name.split("/")[:2]]
-        raise BlindspotError(
-            f"{name}: no finished run of that name below {results}/; "
-            f"{_listed(beside or known) or 'there are none, so give --results and --work'}"
-        )
-    read = read_json(record)
-    return RunSpec.parse(canonical(read["spec"])), read["data"]
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f", and {len(names) - 8} more" if len(names) > 8 else ""
-    return f"there are {', '.join(names[:8])}{more}" if names else ""
-
-
-def _tokens(name: str, spec: RunSpec, work: Path) -> Tokens:
-    """The token files that a run was trained on."""
-    for path in sorted((work / "tokens").glob("*/tokens.json")):
-        if canonical(read_json(path).get("data")) == canonical(spec.data):
-            return Tokens.open(path.parent, verify=False)
-    raise BlindspotError(
-        f"{name}: no token files of this run's data below {work / 'tokens'}; make them again "
-        f"(snakemake knows how), or say where they are with --work"
-    )
 
 
 # --- a function in a Python file -------------------------------------------------------------
