@@ -4,8 +4,8 @@ A normal initialization of standard deviation 0.02 stands beside PyTorch's defau
 tied embedding N(0, 1): whether the drift of norms is the initialization's is what they decide.
 
     runs.csv         what was trained: steps and tokens; seconds and tokens/s from the first logged
-                     step to the last (data, log and all); compiled or not, and if so how long the
-                     first step took
+                     step to the last (data, log and all); compiled or not, and if so how long that
+                     took
     trajectory.csv   as training/trajectory.py, led by the run's name
     perplexity.csv   validation, float32, every scored target once, by depth
     norms.csv        as measure/norms.py
@@ -39,7 +39,8 @@ from blindspot.lm.heads import token_cross_entropy
 from blindspot.measure import gradients, norms
 from blindspot.measure.subject import Subject
 from blindspot.training import stopping, trajectory
-from blindspot.training.train import Job, Progress, Trainer
+from blindspot.training.job import Job, Progress
+from blindspot.training.train import Trainer
 from gpu.bench import Bench, engine
 from gpu.plan import TRAININGS, Plan, Training
 
@@ -192,7 +193,8 @@ class Trainings:
         trainer = Trainer(job)
         self._train(trainer, training)
         self._measure(trainer, training.name)
-        extra = time.monotonic() - start - trainer.progress.seconds
+        p = trainer.progress
+        extra = time.monotonic() - start - p.seconds - p.compile_seconds
         self.measuring = max(self.measuring, extra)
 
     def _plan(self, spec: RunSpec) -> Schedule:

@@ -19,6 +19,10 @@ CELLS: Mapping[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+#: As in config.yaml, too.
+DROPOUT = {"rate": 0.1, "at": ("embedding", "attention", "mlp-output")}
+
+
 @dataclass(frozen=True)
 class Training:
     """One short training: a cell and its initialization (None: PyTorch's default)."""
@@ -66,7 +70,12 @@ class Plan:
     def model(self, size: str, cell: str, **changes: Any) -> ModelSpec:
         """The model of a cell at a size, as the paper has it; `changes` to its settings."""
         shape = {k: v for k, v in self.sizes[size].items() if k != "batch"}
-        given = {"loops": self.loops, "vocab_size": self.vocab, "context": self.context}
+        given: dict[str, Any] = {
+            "loops": self.loops,
+            "vocab_size": self.vocab,
+            "context": self.context,
+        }
+        given |= {"dropout": DROPOUT}
         return ModelSpec.model_validate({**shape, **given, "readout": CELLS[cell][0], **changes})
 
     def run(

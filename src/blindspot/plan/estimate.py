@@ -129,11 +129,9 @@ class Estimator:
 
     @cached_property
     def here(self) -> str | None:
-        """Name of the study's device where it is on this machine; None where it isn't. A GPU's is
-        known from a calibration only."""
-        if self.kind == "cpu":
-            return provenance.processor()
-        return None
+        """Name of this machine's processor, where the study runs on it; a GPU's is known from a
+        calibration only."""
+        return provenance.processor() if self.kind == "cpu" else None
 
     @cached_property
     def calibration(self) -> Calibration | None:
@@ -288,24 +286,15 @@ class Estimator:
     def _scaled(self, spec: RunSpec) -> tuple[float, str] | None:
         """From the timed shape that is nearest in FLOPs."""
         flops = step_flops(spec)
-        candidates: list[tuple[float, float, str]] = [
-            (
-                abs(math.log(flops / t.flops)),
-                t.seconds * flops / t.flops,
-                f"recorded runs on {t.device}",
-            )
-            for t in self.timed
-        ]
-        if self.calibration:
-            made = f"calibration on {self.calibration.device}"
-            candidates += [
-                (abs(math.log(flops / one["flops"])), one["seconds"] * flops / one["flops"], made)
-                for one in self.calibration.steps.values()
-            ]
-        if not candidates:
+        seen = [(t.flops, t.seconds, f"recorded runs on {t.device}") for t in self.timed]
+        if c := self.calibration:
+            made = f"calibration on {c.device}"
+            seen += [(one["flops"], one["seconds"], made) for one in c.steps.values()]
+        if not seen:
             return None
-        _, seconds, source = min(candidates)
-        return seconds, f"{source}, of other shapes, scaled by FLOPs"
+        # Of equally near ones the fastest.
+        nearest, seconds, source = min(seen, key=lambda one: (abs(math.log(flops / one[0])), one))
+        return seconds * flops / nearest, f"{source}, of other shapes, scaled by FLOPs"
 
     @property
     def assumes(self) -> bool:

@@ -13,14 +13,14 @@ from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
 
 from blindspot import provenance
 from blindspot.config.study import Study
 from blindspot.files import to_csv, write_text
+from blindspot.plan import show
 from blindspot.plan.estimate import Estimator
 from blindspot.plan.planning import Plan, Planned
-from blindspot.plan.status import duration
+from blindspot.plan.show import duration
 from blindspot.publish import catalogue
 
 #: Core-seconds of a table, figure or the like, in starts of a training process (both are imports,
@@ -165,16 +165,10 @@ class Forecast:
 
     def render(self, rows: Sequence[Row]) -> RenderableType:
         """The table, the total, and what the hours rest on."""
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("Size", "Cell"):
-            table.add_column(name, no_wrap=True)
-        for name in ("Cached", "Train", "Measure", "FLOPs", "Hours"):
-            table.add_column(name, justify="right", no_wrap=True)
+        currency = self.study.config.forecast.currency
         priced = self.study.config.forecast.rate is not None
-        if priced:
-            currency = self.study.config.forecast.currency
-            table.add_column(currency, justify="right", no_wrap=True)
-        table.add_column("Why", overflow="fold")
+        numbers = ["Cached", "Train", "Measure", "FLOPs", "Hours", *([currency] if priced else [])]
+        table = show.table(("Size", "Cell", *numbers, "Why"), numbers, ("Why",))
         for row in rows:
             impossible = row.count("impossible")
             todo = row.count("train") + row.count("measure") + impossible

@@ -18,10 +18,10 @@ from blindspot.config.runfiles import WEIGHTS, checkpoints
 from blindspot.config.study import Study
 from blindspot.errors import BlindspotError, LockedError
 from blindspot.files import leftovers
-from blindspot.plan import inventory
+from blindspot.plan import inventory, show
 from blindspot.plan.diff import differences, text
 from blindspot.plan.progress import holder
-from blindspot.plan.status import duration
+from blindspot.plan.show import bytes_of, duration
 from blindspot.training.lock import exclusive
 
 #: Folders of work/ that hold data; each of theirs is named by its content.
@@ -85,13 +85,8 @@ def users(study: Study, base: Path, more: Iterable[Sequence[Path]] = ()) -> User
 
 def listing(study: Study, known: Users) -> Table:
     """Every run under the study's results root and work folder."""
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("Run", "Where"):
-        shown.add_column(name, no_wrap=True)
-    for name in ("Age", "Size"):
-        shown.add_column(name, justify="right", no_wrap=True)
-    shown.add_column("State", no_wrap=True)
-    shown.add_column("Used by")
+    names = ("Run", "Where", "Age", "Size", "State", "Used by")
+    shown = show.table(names, numbers=("Age", "Size"), texts=("Used by",))
     total = 0
     for folder in folders(study):
         name, size = inventory.name_of(folder), inventory.size_of(folder)
@@ -191,7 +186,8 @@ def compare(study: Study, one: str, other: str) -> Table | str:
     found = differences(a, b)
     if not found:
         return f"{first} and {second} have the same specification."
-    shown = Table("Key", first, second, box=None, pad_edge=False, header_style="bold")
+    names = ("Key", first, second)
+    shown = show.table(names, texts=names)
     for key, (old, new) in found.items():
         shown.add_row(key, text(old), text(new))
     return shown
@@ -264,11 +260,8 @@ def collect_garbage(study: Study, known: Users, results: bool, delete: bool) -> 
             f"nothing was deleted: what these study files use can't be told: {listed}; mend them, "
             f"or move them out of studies/"
         )
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    shown.add_column("What", no_wrap=True)
-    shown.add_column("Size", justify="right", no_wrap=True)
-    shown.add_column("Path", overflow="fold")
-    shown.add_column("Deleted" if delete else "Would be deleted", overflow="fold")
+    done = "Deleted" if delete else "Would be deleted"
+    shown = show.table(("What", "Size", "Path", done), ("Size",), ("Path", done))
     pieces = unused(study, known, results)
     gone: dict[str, int] = {}
     for piece in pieces:
@@ -307,13 +300,3 @@ def _delete(piece: Piece) -> str:
         else:
             break
     return ""
-
-
-def bytes_of(size: int) -> str:
-    """`512 B`, `1.5 kB`, `3.2 GB`: powers of 1,000, as `ls -h --si` has them."""
-    value = float(size)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} TB"

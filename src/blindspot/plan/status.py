@@ -8,7 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from blindspot.config.study import Study
+from blindspot.plan import show
 from blindspot.plan.progress import Progress, progress
+from blindspot.plan.show import duration
 
 #: States that are shown one line a (size, cell); of the others every run has its own.
 TOGETHER = {"waiting", "finished"}
@@ -41,12 +43,8 @@ def headline(study: Study, found: Sequence[Progress]) -> Text:
 
 def table(found: Sequence[Progress]) -> Table:
     """The table; runs of one size and cell that wait or are finished share a line."""
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("Size", "Cell", "Seed", "State"):
-        shown.add_column(name, no_wrap=True)
-    for name in ("Step", "CE", "Norm", "Tokens/s", "Left"):
-        shown.add_column(name, justify="right", no_wrap=True)
-    shown.add_column("Note", overflow="fold")
+    numbers = ("Step", "CE", "Norm", "Tokens/s", "Left")
+    shown = show.table(("Size", "Cell", "Seed", "State", *numbers, "Note"), numbers, ("Note",))
     for group in _groups(found):
         first = group[0]
         seeds = ", ".join(str(p.run.seed) for p in group)
@@ -99,15 +97,3 @@ def _note(group: Sequence[Progress]) -> str:
     if p.error and p.state != "running":
         parts.append(p.error)
     return "; ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """`42 s`, `3 min 05 s`, `2 h 10 min`, `3 d 4 h`."""
-    s = round(seconds)
-    if s < 60:
-        return f"{s} s"
-    if s < 3600:
-        return f"{s // 60} min {s % 60:02d} s"
-    if s < 86400:
-        return f"{s // 3600} h {s % 3600 // 60:02d} min"
-    return f"{s // 86400} d {s % 86400 // 3600} h"
