@@ -24,6 +24,8 @@ class Settings(Protocol):
     no_requeue: bool
     #: What the names of jobs begin with in the queue.
     jobname_prefix: str
+    #: Where a report of what jobs used is written; jobs look at themselves only if it is.
+    efficiency_report: str
 
 
 #: Why a job has failed that wanted more memory than it had asked for.

@@ -84,6 +84,8 @@ class Task(Checkpointable):
     max_requeues: int
     env: dict[str, str]
     cwd: Path = field(default_factory=Path.cwd)
+    #: Whether it looks at what it uses.
+    metered: bool = False
 
     def __call__(self) -> None:
         restarts = int(os.environ.get("SLURM_RESTART_COUNT") or os.environ.get(RESTARTS) or 0)
@@ -120,7 +122,8 @@ class Task(Checkpointable):
         meter, kills = usage.Meter(process.pid, env), oom_kills()
         try:
             while not (_ended(process, 1) or signals or self.cancelled.exists()):
-                meter.look()
+                if self.metered:
+                    meter.look()
             # SIGTERM alone: preempted, and then the scheduler requeues; or cancelled.
             cancelled = self.cancelled.exists() or not (
                 signal.SIGUSR2 in signals or "SLURM_JOB_ID" in os.environ
@@ -133,7 +136,8 @@ class Task(Checkpointable):
             with suppress(ProcessLookupError):  # the next attempt must not meet anything of it
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            meter.save(self.cancelled.with_suffix(".usage.json"))
+            if self.metered:
+                meter.save(self.cancelled.with_suffix(".usage.json"))
         if process.returncode == 0:
             return
         if not signals and not self.cancelled.exists():
@@ -165,6 +169,7 @@ def write(record: Record, command: str, minutes: int | None, settings: Settings)
         cancelled=record.cancelled,
         grace=0.8 * settings.signal_delay,
         max_requeues=requeues,
+        metered=bool(settings.efficiency_report),
         env=dict(pair.split("=", 1) for pair in settings.env.split()),
     )
     call = DelayedSubmission(task)
