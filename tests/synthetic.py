@@ -333,8 +333,8 @@ def write_throughput(study: Study, size: str, values: Values) -> None:
     """`throughput/<size>-<hash8>.csv`; architectures differ by a percent or less."""
     c = study.config
     rows = []
-    for i, label in enumerate(study.architectures(size)):
-        for k, speed in enumerate(values.speed[: c.model.loops], start=1):
+    for i, (label, spec) in enumerate(study.architectures(size).items()):
+        for k, speed in enumerate(values.speed[: spec.loops], start=1):
             speed = speed * (2.4 if size == "44m" else 1.0) * (1 - 0.004 * i)
             rows.append(
                 {

@@ -115,7 +115,9 @@ def test_depth_table_has_every_exit(made: tuple[Study, Path, Path]):
         assert row["word_ppl"] == pytest.approx(math.exp(words))
     # L-05: deeper than trained is allowed, and marked.
     text = (out / "depth.md").read_text()
-    assert "k = 5†" in text and "k = 4†" not in text and "extrapolation" in text
+    full = [line.strip("| ").split(" | ") for line in text.splitlines() if "| full |" in line]
+    assert len(full) == 13 * 2 and all(row[-1].endswith("†") for row in full)
+    assert not any("†" in x for row in full for x in row[:-1]) and "extrapolation" in text
 
 
 def test_exits_that_token_frequencies_beat_are_marked(made: tuple[Study, Path, Path], tmp_path):

@@ -143,10 +143,33 @@ class Collected:
         if path.stem not in PARTIAL and (lost := planned - expected):
             raise refuse(path, f"has no rows of {_named(lost)}, and study.json does not say why")
 
+    @cached_property
+    def loops_of(self) -> dict[str, int]:
+        """The K that the runs of each cell were trained with."""
+        shared = self.study["loops"]
+        return {cell["name"]: int(cell.get("loops") or shared) for cell in self.study["cells"]}
+
     @property
-    def loops(self) -> int:
-        """The K that every run of the study was trained with."""
-        return int(self.study["loops"])
+    def deepest(self) -> int:
+        """The greatest K of a cell."""
+        return max(self.loops_of.values())
+
+    @property
+    def depth(self) -> str:
+        """The K of all cells as a number; `K` where each has its own."""
+        return str(self.deepest) if len(set(self.loops_of.values())) == 1 else "K"
+
+    def own(self, frame: pd.DataFrame) -> pd.Series:
+        """The K of each row's cell."""
+        return frame["cell"].map(self.loops_of).astype("int64")
+
+    def last(self, frame: pd.DataFrame, before: int = 0) -> pd.DataFrame:
+        """Rows of the last loop that the row's cell was trained with, or of so many before it."""
+        return frame[frame["k"] == self.own(frame) - before]
+
+    def trained(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Rows of loops that the row's cell was trained with; deeper ones are extrapolation."""
+        return frame[frame["k"] <= self.own(frame)]
 
     @cached_property
     def sizes(self) -> list[str]:
@@ -210,8 +233,17 @@ class Collected:
         kind = names.get(self.study["tokenizer"]["kind"], "given")
         return (
             f"Study {self.study['study']}: corpus {self.study['corpus']}, {kind} tokenizer with "
-            f"{self.study['tokenizer']['vocab_size']:,} entries, trained with K = {self.loops}."
+            f"{self.study['tokenizer']['vocab_size']:,} entries, trained with {self._depths()}."
         )
+
+    def _depths(self) -> str:
+        if self.depth != "K":
+            return f"K = {self.depth}"
+        by_loops: dict[int, list[str]] = {}
+        for cell, loops in self.loops_of.items():
+            by_loops.setdefault(loops, []).append(cell)
+        parts = [f"K = {loops} ({', '.join(by_loops[loops])})" for loops in sorted(by_loops)]
+        return ", ".join(parts)
 
     def seeds(self) -> str:
         """How many seeds stand behind the numbers of each size."""

@@ -109,7 +109,7 @@ class Claim(Settings):
         return self
 
     def limits(self, loops: int, around: float = 0.0) -> tuple[float, float]:
-        """Lowest and highest value that fulfils the criterion, of a study with `loops`."""
+        """Lowest and highest value that fulfils the criterion, of a cell with `loops`."""
         if self.at_least is not None:
             most = inf if self.below_depth is None else loops - self.below_depth
             return self.at_least, most
@@ -197,7 +197,7 @@ def evaluate(c: Collected) -> pd.DataFrame:
 
 def _find(claim: Claim, frames: Mapping[str, Frames], size: str) -> Finding:
     quantity, f = QUANTITIES[claim.quantity], frames["full"]
-    if claim.setting is not None and (other := claim.setting.differences(f.collected.study)):
+    if claim.setting is not None and (other := claim.setting.differences(f.study(claim.cells))):
         return Finding({}, note=f"published of another {', '.join(other)}")
     if claim.published and size not in claim.published:
         return Finding({}, note=f"published for {', '.join(claim.published)} alone")
@@ -211,7 +211,7 @@ def _find(claim: Claim, frames: Mapping[str, Frames], size: str) -> Finding:
     if claim.published:
         return _find_published(claim, frames, size)
     values = quantity.measure(f, size, claim.cells)
-    low, high = claim.limits(f.loops)
+    low, high = claim.limits(f.loops(claim.cells))
     never = values and claim.below_depth is not None and min(values.values()) > high
     return Finding(values, _judge(quantity, values, low, high), "never halts" if never else "")
 
@@ -232,7 +232,7 @@ def _blind(quantity: Quantity, f: Frames, size: str, cells: Sequence[str]) -> st
 def _find_published(claim: Claim, frames: Mapping[str, Frames], size: str) -> Finding:
     """Against each place of the paper, read under that place's protocol. The values shown are
     those of the first place."""
-    quantity, loops = QUANTITIES[claim.quantity], frames["full"].loops
+    quantity, loops = QUANTITIES[claim.quantity], frames["full"].loops(claim.cells)
     found: list[Values] = []
     verdicts: set[Verdict] = set()
     notes = []
@@ -265,7 +265,7 @@ def _find_both(claim: Claim, f: Frames, size: str) -> Finding:
         found[label] = quantity.measure(f, size, cells)
     common = set.intersection(*(set(values) for values in found.values()))
     # The claim holds under both where it holds under the one that speaks most against it.
-    low, high = claim.limits(f.loops)
+    low, high = claim.limits(f.loops(claim.cells))
     worst = {
         seed: min((v[seed] for v in found.values()), key=lambda x: min(x - low, high - x))
         for seed in sorted(common)

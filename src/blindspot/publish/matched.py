@@ -22,7 +22,7 @@ def costs(c: Collected) -> pd.DataFrame:
     Seconds are NaN at sizes whose runs were not all trained on the same device and threads.
     """
     t = c.frame("trajectory")
-    t = t[(t["split"] == "validation") & (t["k"] == c.loops)]
+    t = c.last(t[t["split"] == "validation"])
     runs = c.runs.set_index("run")
     flops = t["tokens"] * t["run"].map(runs["train_flops_per_token"])
     t = t[["size", "cell", "seed", "run", "step", "ce"]].assign(FLOPs=flops, seconds=np.nan)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, log
+from typing import Any
 
 import pandas as pd
 
@@ -42,19 +43,26 @@ class Frames:
 
     def __init__(self, collected: Collected, protocol: str = "full") -> None:
         self.collected = collected
-        self.loops = collected.loops
         self.protocol = protocol
+
+    def loops(self, cells: Sequence[str]) -> int:
+        """The K of the first of the cells; of the study where it has no such cell."""
+        return self.collected.loops_of.get(cells[0], self.collected.deepest)
+
+    def study(self, cells: Sequence[str]) -> dict[str, Any]:
+        """What study.json says, with the K of these cells."""
+        return self.collected.study | {"loops": self.loops(cells)}
 
     @cached_property
     def exits(self) -> pd.DataFrame:
         e = self.collected.frame("exits")
         chosen = (e["split"] == "validation") & (e["protocol"] == self.protocol)
-        return e[chosen & (e["k"] <= self.loops)].set_index(["size", "cell"]).sort_index()
+        return self.collected.trained(e[chosen]).set_index(["size", "cell"]).sort_index()
 
     @cached_property
     def norms(self) -> pd.DataFrame:
         n = self.collected.frame("norms")
-        n = n[(n["split"] == "validation") & (n["k"] <= self.loops)]
+        n = self.collected.trained(n[n["split"] == "validation"])
         return n.set_index(["size", "cell"]).sort_index()
 
     @cached_property
@@ -74,13 +82,13 @@ class Frames:
     def updates(self) -> pd.DataFrame:
         """Of loops 2 to K."""
         u = self.collected.frame("updates")
-        u = u[(u["k"] >= 1) & (u["k"] < self.loops)]
+        u = u[(u["k"] >= 1) & (u["k"] < self.collected.own(u))]
         return u.set_index(["size", "cell"]).sort_index()
 
     @cached_property
     def clamp(self) -> pd.DataFrame:
         c = self.collected.frame("clamp")
-        c = c[(c["intervention"] == "norm") & (c["k"] == self.loops)]
+        c = self.collected.last(c[c["intervention"] == "norm"])
         return c.set_index(["size", "cell"]).sort_index()
 
     @cached_property
@@ -96,7 +104,7 @@ class Frames:
     @cached_property
     def throughput(self) -> pd.DataFrame:
         t = speeds(self.collected)
-        return t[t["k"] <= self.loops].set_index(["size", "cell"]).sort_index()
+        return self.collected.trained(t).set_index(["size", "cell"]).sort_index()
 
     def of(self, name: str, size: str, cell: str, value: str) -> pd.DataFrame:
         """`value` with one row a seed and one column a k; no rows where there is nothing."""
@@ -126,7 +134,7 @@ def _worst(pick: Callable[..., float], *parts: Values) -> Values:
 
 def _last(f: Frames, size: str, cell: str, value: str) -> Values:
     found = f.of("norms", size, cell, value)
-    return _values(found[f.loops]) if len(found) else {}
+    return _values(found[f.loops([cell])]) if len(found) else {}
 
 
 def norm_ratio(f: Frames, size: str, cells: Sequence[str]) -> Values:
@@ -138,7 +146,10 @@ def norm_ratio(f: Frames, size: str, cells: Sequence[str]) -> Values:
 def growth_share(f: Frames, size: str, cells: Sequence[str]) -> Values:
     """(|H_K| - |H_1|) / |H_K|: the part of the norm that loops 2 to K add; negative if it falls."""
     by_k = f.of("norms", size, cells[0], "l2_mean")
-    return _values((by_k[f.loops] - by_k[1]) / by_k[f.loops]) if len(by_k) else {}
+    if not len(by_k):
+        return {}
+    last = by_k[f.loops(cells)]
+    return _values((last - by_k[1]) / last)
 
 
 def rms_norm(f: Frames, size: str, cells: Sequence[str]) -> Values:
@@ -149,7 +160,7 @@ def rms_norm(f: Frames, size: str, cells: Sequence[str]) -> Values:
 def hill(f: Frames, size: str, cells: Sequence[str]) -> Values:
     """Hill's tail index of |H_K| over tokens; a seed whose tail does not rise has none."""
     found = f.of("norms", size, cells[0], "hill")
-    return _values(found[f.loops]) if len(found) else {}
+    return _values(found[f.loops(cells)]) if len(found) else {}
 
 
 def _radial(f: Frames, size: str, cell: str) -> pd.DataFrame:
@@ -176,7 +187,7 @@ def radial_least(f: Frames, size: str, cells: Sequence[str]) -> Values:
 def gain_to_last(f: Frames, size: str, cells: Sequence[str]) -> Values:
     """CE_1 - CE_K, nats."""
     ce = f.of("exits", size, cells[0], "ce")
-    return _values(ce[1] - ce[f.loops]) if len(ce) else {}
+    return _values(ce[1] - ce[f.loops(cells)]) if len(ce) else {}
 
 
 def gain_to_best(f: Frames, size: str, cells: Sequence[str]) -> Values:
@@ -188,13 +199,13 @@ def gain_to_best(f: Frames, size: str, cells: Sequence[str]) -> Values:
 def perplexity(f: Frames, size: str, cells: Sequence[str]) -> Values:
     """Perplexity at depth K."""
     ppl = f.of("exits", size, cells[0], "ppl")
-    return _values(ppl[f.loops]) if len(ppl) else {}
+    return _values(ppl[f.loops(cells)]) if len(ppl) else {}
 
 
 def perplexity_gain(f: Frames, size: str, cells: Sequence[str]) -> Values:
     """Perplexity at depth 1 less that at depth K."""
     ppl = f.of("exits", size, cells[0], "ppl")
-    return _values(ppl[1] - ppl[f.loops]) if len(ppl) else {}
+    return _values(ppl[1] - ppl[f.loops(cells)]) if len(ppl) else {}
 
 
 def dominance(f: Frames, size: str, cells: Sequence[str]) -> Values:
@@ -244,11 +255,11 @@ def increment_range(f: Frames, size: str, cells: Sequence[str]) -> Values:
 
 def freezing(f: Frames, size: str, cells: Sequence[str]) -> Values:
     """Angle from H_{K-1} to H_K in the second cell over that in the first."""
-    ours, theirs = (f.of("updates", size, cell, "angle_mean") for cell in cells)
-    last = f.loops - 1
-    if last not in ours or last not in theirs:
+    frames = [f.of("updates", size, cell, "angle_mean") for cell in cells]
+    lasts = [f.loops([cell]) - 1 for cell in cells]
+    if any(k not in frame for k, frame in zip(lasts, frames, strict=True)):
         return {}
-    a, b = _values(ours[last]), _values(theirs[last])
+    a, b = (_values(frame[k]) for k, frame in zip(lasts, frames, strict=True))
     return {seed: b[seed] / a[seed] for seed in sorted(set(a) & set(b))}
 
 

@@ -13,7 +13,8 @@ BLIND, SEEING = "perloop-rms", "perloop-raw"
 
 def summary(results: Path) -> str:
     """Lines on drift and on what depth buys, from the tables of a study's results folder."""
-    loops = read_json(results / "collected" / "study.json")["loops"]
+    study = read_json(results / "collected" / "study.json")
+    loops = {cell["name"]: cell.get("loops") or study["loops"] for cell in study["cells"]}
     main = _read(results / "tables" / "main.csv")
     depth = [
         row
@@ -41,8 +42,8 @@ def summary(results: Path) -> str:
                 int(r["k"]): float(r["ce"]) for r in depth if (r["size"], r["cell"]) == (size, cell)
             }
             lines.append(
-                f"  {size}: loops 2 to {loops} of {cell} change perplexity from "
-                f"{_ppl(ce[1])} to {_ppl(ce[loops])}"
+                f"  {size}: loops 2 to {loops[cell]} of {cell} change perplexity from "
+                f"{_ppl(ce[1])} to {_ppl(ce[loops[cell]])}"
             )
             if min(ce.values()) >= limit:
                 lines[-1] += f", no better than a unigram model ({_ppl(limit)})"

@@ -2,6 +2,7 @@
 
 from functools import partial
 from math import exp
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -41,7 +42,7 @@ def exits(collected: Collected, split: str = "validation", protocol: str = "full
 def live_limits(collected: Collected, part: pd.DataFrame) -> tuple[float, float]:
     """Linear limits around the exits that were trained and are not far above the best one; a
     unigram model that is better than all of them is in, too."""
-    dead = part["cell"].map(collected.terminal) & (part["k"] != collected.loops)
+    dead = part["cell"].map(collected.terminal) & (part["k"] != collected.own(part))
     trained = part[~dead]
     finite = trained[np.isfinite(trained["ppl"])]
     if finite.empty:
@@ -72,12 +73,14 @@ def perplexity_by_depth(collected: Collected) -> Panels:
         close.set_ylim(live_limits(collected, part))
         for ax in (whole, close):
             held = ax.get_ylim()
-            inside = part["k"] <= collected.loops
+            inside = part["k"] <= collected.own(part)
             draw = partial(lines, ax, x="k", y="ppl", style=figure.style, dodge=DODGE)
             draw(part[inside], spread="interval")
-            draw(part[~inside], spread="interval", linestyle=":", linewidth=0.9)
+            # Beyond a cell's own K: small, and where others go on not to be taken for one of them.
+            beyond: Any = {"linestyle": ":", "linewidth": 0.9, "markersize": 2.4}
+            draw(part[~inside], spread="interval", **beyond)
             ax.set_ylim(held)
-            loop_axis(ax, sorted(part["k"].unique()), collected.loops, named=ax is whole)
+            loop_axis(ax, sorted(part["k"].unique()), collected.deepest, named=ax is whole)
             lift = 8 if ax is whole and not inside.all() else 0
             off_scale(ax, part, "k", "ppl", figure.style, lift)
             ax.set(xlabel="", ylabel="")

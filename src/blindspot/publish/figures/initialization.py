@@ -34,8 +34,7 @@ def initialization(collected: Collected) -> Panels:
     ]
     n = collected.frame("norms").query("split == 'validation'")
     norm = over_seeds(n, ["size", "cell", "k"], ["l2_mean"], log=["l2_mean"])
-    ppl = exits(collected)
-    ppl = ppl[ppl["k"] <= collected.loops]
+    ppl = collected.trained(exits(collected))
     figure = panels(collected, titles, [1.9, 2.0])
     limits = log_limits(norm["l2_mean"])
     for column, (size, label) in enumerate(columns):
@@ -49,7 +48,7 @@ def initialization(collected: Collected) -> Panels:
         lines(top, part[k <= 1], "k", "l2_mean", figure.style, None, DODGE, linestyle=":")
         lines(top, part[k >= 1], "k", "l2_mean", figure.style, "interval", DODGE)
         top.set_ylim(limits)
-        loop_axis(top, list(range(collected.loops + 1)), collected.loops)
+        loop_axis(top, list(range(collected.deepest + 1)), collected.deepest)
         off_scale(top, part, "k", "l2_mean", figure.style)
         log_axis(top)
         part = _renamed(ppl[ppl["size"] == size], names)
@@ -57,7 +56,7 @@ def initialization(collected: Collected) -> Panels:
         held = bottom.get_ylim()
         lines(bottom, part, "k", "ppl", figure.style, "interval", DODGE)
         bottom.set_ylim(held)
-        loop_axis(bottom, list(range(1, collected.loops + 1)), collected.loops)
+        loop_axis(bottom, list(range(1, collected.deepest + 1)), collected.deepest)
         off_scale(bottom, part, "k", "ppl", figure.style)
         top.set(xlabel="", ylabel="")
         bottom.set(xlabel="after loop k", ylabel="")

@@ -1,5 +1,6 @@
 """Figures of interventions: clamped scale, and halting."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ def clamp(collected: Collected) -> Panels:
             ax.axhline(0, color=NOTE, linewidth=0.8, zorder=1)
             lines(ax, part, "k", "change_mean", figure.style, "interval", DODGE)
             ax.set_ylim(held)
-            loop_axis(ax, list(range(1, collected.loops + 1)), collected.loops)
+            loop_axis(ax, list(range(1, collected.deepest + 1)), collected.deepest)
             ax.set(xlabel="exit after loop k" if row else "", ylabel="")
         figure.axes[row, 0].set_ylabel(f"change of CE,\n{label}")
     shade = key(f"± {EQUIVALENT:g} nats", color="#E2E2E2", linewidth=6)
@@ -49,16 +50,18 @@ def clamp(collected: Collected) -> Panels:
     return figure
 
 
-def on_grid(curve: pd.DataFrame, loops: int) -> pd.DataFrame:
-    """Relative perplexity of each run over one grid of mean loops, linearly between thresholds.
+def on_grid(curve: pd.DataFrame, loops_of: Mapping[str, int]) -> pd.DataFrame:
+    """Relative perplexity of each run over one grid of mean loops up to its cell's K, linearly
+    between thresholds.
 
     Seeds have thresholds of their own, so that a mean over seeds needs a common axis.
     """
-    grid = np.round(np.linspace(1, loops, 10 * (loops - 1) + 1), 6)
     parts = []
     for (size, cell, seed), rows in curve.groupby(["size", "cell", "seed"], sort=False):
         # Of thresholds with equal loops the best is what one would take.
         best = rows.groupby("mean_loops")["relative_ppl"].min()
+        loops = loops_of[str(cell)]
+        grid = np.round(np.linspace(1, loops, 10 * (loops - 1) + 1), 6)
         values = np.interp(grid, best.index, best.to_numpy())
         lead = {"size": size, "cell": cell, "seed": seed}
         parts.append(pd.DataFrame({"loops": grid, "relative_ppl": values}).assign(**lead))
@@ -87,14 +90,14 @@ def halting(collected: Collected) -> Panels:
         log=["relative_ppl"],
     )
     for row, score in enumerate(("margin", "entropy")):
-        every = on_grid(curve[curve["score"] == score], collected.loops)
+        every = on_grid(curve[curve["score"] == score], collected.loops_of)
         mean = over_seeds(every, ["size", "cell", "loops"], ["relative_ppl"])
         own = mean_points[mean_points["score"] == score]
         low = float(min(mean["relative_ppl"].min(), own["relative_ppl"].min(), 1.0))
         for ax, size in zip(figure.axes[row], collected.sizes, strict=True):
             part = mean[mean["size"] == size]
             ax.set_ylim(low - 0.01, TOP)
-            ax.set_xlim(0.9, collected.loops + 0.1)
+            ax.set_xlim(0.9, collected.deepest + 0.1)
             held = ax.get_ylim()
             target = collected.study["measurement"]["halting_target"]
             ax.axhline(target, color=NOTE, linewidth=0.9, linestyle=DOTS, zorder=1)
@@ -107,7 +110,7 @@ def halting(collected: Collected) -> Panels:
             ax.set_ylim(held)
             calibrated = own[own["size"] == size]
             off_scale(ax, calibrated, "mean_loops", "relative_ppl", figure.style)
-            ax.set_xticks(range(1, collected.loops + 1))
+            ax.set_xticks(range(1, collected.deepest + 1))
             ax.set(xlabel="mean loops" if row else "", ylabel="")
         figure.axes[row, 0].set_ylabel(f"relative perplexity,\n{score}")
     grey = CellStyle(NOTE, "o", "-", True)

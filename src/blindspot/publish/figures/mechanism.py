@@ -31,6 +31,8 @@ COS = ["cos_abs_mean"]
 BLIND = 1e-6
 #: Angular steps this far below the largest (of a cell that came to rest) leave the panel.
 DEEPEST = 1e-5
+#: How a line goes on beyond the trained K.
+BEYOND: Any = {"linestyle": ":", "linewidth": 0.9, "marker": ""}
 #: Lines that fall as 1/s beneath a whole panel.
 GUIDE: Any = {"color": "#BBBBBB", "linewidth": 0.7}
 
@@ -61,7 +63,7 @@ def radial_fraction(collected: Collected) -> Panels:
             draw(part[part["trained"] == 0], spread=None, linestyle=":", linewidth=0.9)
             draw(part[part["trained"] == 1], spread="interval")
             ax.set_ylim(limits)
-            loop_axis(ax, list(range(1, collected.loops + 1)), collected.loops)
+            loop_axis(ax, list(range(1, collected.deepest + 1)), collected.deepest)
             off_scale(ax, part, "k", "cos_abs_mean", figure.style)
             log_axis(ax)
             ax.set(xlabel="loop k" if row else "", ylabel="")
@@ -90,9 +92,7 @@ def update_lemma(collected: Collected) -> Panels:
     )
     fixed, along = collected.frame("update_fixed"), collected.frame("updates")
     columns = ["radial_rest_mean", "angular_rest_mean"]
-    rest = over_seeds(
-        fixed[fixed["k"] == collected.loops], ["size", "cell", "norm"], columns, log=columns
-    )
+    rest = over_seeds(collected.last(fixed), ["size", "cell", "norm"], columns, log=columns)
     step = "angular_step_norm_mean"
     mean = over_seeds(along, KEYS, [step, "radial_mean"], log=[step])
     for row, size in enumerate(sizes):
@@ -107,11 +107,15 @@ def update_lemma(collected: Collected) -> Panels:
                 low, high = log_limits(part[value])
                 ax.set_ylim(max(low, high * DEEPEST), high)
             held = ax.get_ylim()
-            lines(ax, part, "k", value, figure.style, "range", markersize=3)
+            # Beyond a cell's own K its line is thin and dotted.
+            own = collected.own(part)
+            lines(ax, part[part["k"] < own], "k", value, figure.style, "range", markersize=3)
+            beyond = part[part["k"] >= own - 1]
+            lines(ax, beyond, "k", value, figure.style, "range", **BEYOND)
             ax.set_ylim(held)
             last = part["k"].max()
             ax.set_xlim(-0.5, last + 0.5)
-            ax.axvspan(collected.loops - 0.5, last + 0.5, color="#F3F3F3", linewidth=0, zorder=0)
+            ax.axvspan(collected.deepest - 0.5, last + 0.5, color="#F3F3F3", linewidth=0, zorder=0)
             if value != "radial_mean":
                 off_scale(ax, part, "k", value, figure.style, lift=0 if row else 11)
                 log_axis(ax)
@@ -153,10 +157,10 @@ def _instrument(figure: Panels, ax: Axes, rest: pd.DataFrame) -> None:
 
 def angle(collected: Collected) -> Panels:
     """Angle from H_k to H_{k+1} and from H_1 to H_k; below, the first over the norm s of H_k."""
-    loops = collected.loops
+    loops = collected.deepest
     values = ["angle_mean", "angle_from_first_mean", "norm_mean"]
     mean = over_seeds(collected.frame("updates"), KEYS, values, log=values)
-    trained = mean[mean["k"] < loops]
+    trained = mean[mean["k"] < collected.own(mean)]
     figure = panels(collected, collected.sizes, [1.7, 1.5, 2.0])
     for column, size in enumerate(collected.sizes):
         part, every = (f[f["size"] == size] for f in (trained, mean))
@@ -207,7 +211,7 @@ def _over_norm(
         ax.plot(s, product / s, **GUIDE, zorder=1)
     for cell, look in figure.style.items():
         for frame, over in (
-            (every, {"linestyle": ":", "linewidth": 0.9, "marker": ""}),
+            (every, BEYOND),
             (trained, {}),
         ):
             own = frame[(frame["cell"] == cell) & (frame["k"] >= 1)].sort_values("k")

@@ -30,7 +30,7 @@ PASSED = {100.0: "o", 1000.0: "s", 10_000.0: "D"}
 def norm_over_training(collected: Collected) -> Panels:
     """|H_K| by optimizer step; below, the step at which it first passes 100, 1,000 and 10,000."""
     t = collected.frame("trajectory")
-    t = t[(t["split"] == "train") & (t["k"] == collected.loops)]
+    t = collected.last(t[t["split"] == "train"])
     mean = over_seeds(t, ["size", "cell", "step"], ["norm_mean"], log=["norm_mean"])
     cells = [cell for cell in collected.cells if cell in set(mean["cell"])]
     passing = first_passing(t)
@@ -71,7 +71,7 @@ def norm_over_training(collected: Collected) -> Panels:
                            transform=below.transData + aside)  # fmt: skip
         step_axis(below, part["step"])
         _named_rows(below, cells, column == 0)
-    figure.axes[0, 0].set_ylabel(f"norm of $H_{{{collected.loops}}}$")
+    figure.axes[0, 0].set_ylabel(f"norm of $H_{{{collected.depth}}}$")
     marks = [
         key(f"passes {norm:,.0f}", marker=marker, linestyle="none")
         for norm, marker in PASSED.items()
@@ -122,20 +122,19 @@ def norm_by_loop(collected: Collected) -> Panels:
     cells = [cell for cell in collected.cells if cell in set(mean["cell"])]
     figure = panels(collected, collected.sizes, [2.1, 0.35 + 0.14 * len(cells)])
     limits = log_limits(mean["l2_mean"])
-    loops = collected.loops
     for column, size in enumerate(collected.sizes):
         part = mean[mean["size"] == size]
         ax = figure.axes[0, column]
         ax.set_yscale("log")
         ax.set_ylim(limits)
         # Loop 1 takes the embedding to the scale of the stack; it is drawn apart, thin and dotted.
-        k = part["k"]
+        k, loops = part["k"], collected.own(part)
         draw = partial(lines, ax, x="k", y="l2_mean", style=figure.style, dodge=DODGE)
         draw(part[k <= 1], spread=None, linestyle=":", linewidth=0.9)
         draw(part[k > loops], spread="interval", linestyle=":", linewidth=0.9)
         draw(part[(k >= 1) & (k <= loops)], spread="interval")
         ax.set_ylim(limits)
-        loop_axis(ax, sorted(part["k"].unique()), loops)
+        loop_axis(ax, sorted(part["k"].unique()), collected.deepest)
         off_scale(ax, part, "k", "l2_mean", figure.style, lift=8 if (k > loops).any() else 0)
         log_axis(ax)
         ax.set(xlabel="after loop k", ylabel="")
@@ -147,9 +146,9 @@ def norm_by_loop(collected: Collected) -> Panels:
 
 def _factors(figure: Panels, ax: Axes, norms: pd.DataFrame, cells: list[str], named: bool) -> None:
     """Dots: |H_1| / |H_0| and |H_K| / |H_1| of one size, one line a cell; 1 means no growth."""
-    loops = figure.collected.loops
     by_k = norms.pivot(index=["cell", "seed"], columns="k", values="l2_mean")
-    growth = pd.DataFrame({"first": by_k[1] / by_k[0], "rest": by_k[loops] / by_k[1]}).reset_index()
+    last = figure.collected.last(norms).set_index(["cell", "seed"])["l2_mean"]
+    growth = pd.DataFrame({"first": by_k[1] / by_k[0], "rest": last / by_k[1]}).reset_index()
     parts = ["first", "rest"]
     mean = over_seeds(growth, ["cell"], parts, log=parts).set_index("cell")
     ax.set_xscale("log")
@@ -165,6 +164,7 @@ def _factors(figure: Panels, ax: Axes, norms: pd.DataFrame, cells: list[str], na
     _named_rows(ax, cells, named)
     ax.set_xlim(log_limits(pd.concat([mean["first"], mean["rest"], pd.Series([0.9, 1.1])])))
     log_axis(ax, "x")
+    last_loop = figure.collected.depth
     ax.set_xlabel(
-        f"factor on the norm: \N{WHITE CIRCLE} loop 1, \N{BLACK CIRCLE} loops 2 to {loops}"
+        f"factor on the norm: \N{WHITE CIRCLE} loop 1, \N{BLACK CIRCLE} loops 2 to {last_loop}"
     )

@@ -44,7 +44,7 @@ def survival(hist: pd.DataFrame, norms: pd.DataFrame) -> pd.DataFrame:
 def token_norm_survival(collected: Collected) -> Panels:
     """Survival of |H_K| over tokens, both axes logarithmic, one curve a run."""
     h, n = (
-        f[(f["split"] == "validation") & (f["k"] == collected.loops)]
+        collected.last(f[f["split"] == "validation"])
         for f in (collected.frame("norm_hist"), collected.frame("norms"))
     )
     curve = survival(h[h["low"] > 0], n)
@@ -64,7 +64,7 @@ def token_norm_survival(collected: Collected) -> Panels:
                 ax.plot(run["norm"], share, **look, markevery=at)
         log_axis(ax, "x")
         log_axis(ax)
-        ax.set(xlabel=f"norm of $H_{{{collected.loops}}}$", ylabel="")
+        ax.set(xlabel=f"norm of $H_{{{collected.depth}}}$", ylabel="")
     figure.axes[0, 0].set_ylabel("share of tokens at least so large")
     figure.legend(curve["cell"])
     return figure

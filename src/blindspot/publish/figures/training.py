@@ -51,7 +51,7 @@ def training_curves(collected: Collected) -> Panels:
                 ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
                 ax.set_xlabel("training FLOPs")
             ax.set_ylabel("")
-        figure.axes[row, 0].set_ylabel(f"validation CE at loop {collected.loops}")
+        figure.axes[row, 0].set_ylabel(f"validation CE at loop {collected.depth}")
     extra = [key("equal FLOPs", linestyle=DOTS), *unigram(figure.axes.flat, known)]
     figure.legend(mean["cell"], extra)
     return figure

@@ -13,9 +13,10 @@ from blindspot.publish.typeset import ABSENT, number, spread
 def throughput(c: Collected) -> Table:
     """Tokens/s at each depth, by architecture."""
     t = c.frame("throughput")
+    last = c.last(t).drop_duplicates(["size", "architecture"])
     t = t.drop(columns="cell").drop_duplicates(["size", "architecture", "k"], ignore_index=True)
-    last = t[t["k"] == c.loops].set_index(["size", "architecture"])["tokens_per_s"]
-    full = pd.MultiIndex.from_frame(t[["size", "architecture"]]).map(last.to_dict())
+    speeds = last.set_index(["size", "architecture"])["tokens_per_s"].to_dict()
+    full = pd.MultiIndex.from_frame(t[["size", "architecture"]]).map(speeds)
     data = t.assign(speedup=t["tokens_per_s"] / np.asarray(full, dtype=float))
     shown = pd.DataFrame(
         {

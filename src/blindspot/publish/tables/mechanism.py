@@ -22,9 +22,9 @@ def radial(c: Collected) -> Table:
     data = data.merge(by_group, on=keys, validate="one_to_one")
 
     def part(
-        source: str, path: str, k: int, value: str = "cos_abs_mean", dtype: str = "float64"
+        source: str, path: str, before: int, value: str = "cos_abs_mean", dtype: str = "float64"
     ) -> list[str]:
-        chosen = data[(data["source"] == source) & (data["path"] == path) & (data["k"] == k)]
+        chosen = c.last(data[(data["source"] == source) & (data["path"] == path)], before)
         return spreads(every_cell(c, chosen[chosen["dtype"] == dtype]), value, 4)
 
     exact = means(without_eps(c), [*KEYS, "k"], [], ["cos_abs_mean"])
@@ -38,22 +38,21 @@ def radial(c: Collected) -> Table:
     )
     seeds = every_cell(c, c.runs.groupby(KEYS, sort=False).size().rename("seeds").reset_index())
     chance = data.groupby("size")["chance_cos_abs"].first()
-    K = c.loops
     shown = pd.DataFrame(
         lead(c, seeds)
         | {
-            "CE |cos|": part("ce", "immediate", K),
-            "eps = 0": part("ce", "immediate", K, "cos_abs_mean_eps0"),
-            "cos²·d": part("ce", "immediate", K, "cos2d_mean"),
-            "Signed": part("ce", "immediate", K, "cos_mean"),
-            "float32": part("ce", "immediate", K, dtype="float32"),
-            "Recurrence": part("ce", "recurrence", K - 1),
-            "Penalty": part("penalty", "immediate", K),
+            "CE |cos|": part("ce", "immediate", 0),
+            "eps = 0": part("ce", "immediate", 0, "cos_abs_mean_eps0"),
+            "cos²·d": part("ce", "immediate", 0, "cos2d_mean"),
+            "Signed": part("ce", "immediate", 0, "cos_mean"),
+            "float32": part("ce", "immediate", 0, dtype="float32"),
+            "Recurrence": part("ce", "recurrence", 1),
+            "Penalty": part("penalty", "immediate", 0),
             "Chance": [number(chance.get(size, float("nan")), 4) for size in seeds["size"]],
         }
     )
     note = (
-        f"Immediate parts at k = {K}, recurrence at k = {K - 1}; other loops are in the CSV. "
+        f"Immediate parts at k = {c.depth}, recurrence one loop before; others are in the CSV. "
         f"cos²·d is 1 for a random direction."
     )
     return Table(data, shown, note)
@@ -64,10 +63,9 @@ def updates(c: Collected) -> Table:
     u = c.frame("updates")
     sizes = ["norm_mean", "angular_step_norm_mean", "angle_mean"]
     data = means(u, [*KEYS, "k"], ["radial_mean", "cos_successive_mean"], sizes)
-    inside = u[(u["k"] >= 1) & (u["k"] < c.loops)]
-    last = c.loops - 1
-    rows = every_cell(c, data[data["k"] == last])
-    first = every_cell(c, data[data["k"] == min(1, last)])
+    inside = u[(u["k"] >= 1) & (u["k"] < c.own(u))]
+    rows = every_cell(c, c.last(data, 1))
+    first = every_cell(c, data[data["k"] == (c.own(data) - 1).clip(upper=1)])
     shown = lead(c, rows)
     for value, heading in (
         ("radial_mean", "Radial"),
@@ -76,15 +74,15 @@ def updates(c: Collected) -> Table:
     ):
         digits = 4 if value == "angle_mean" else 2
         shown[f"{heading}, loop 2"] = spreads(first, value, digits)
-        shown[f"{heading}, loop {c.loops}"] = spreads(rows, value, digits)
+        shown[f"{heading}, loop {c.depth}"] = spreads(rows, value, digits)
         if value != "angle_mean":
             by_seed = inside.groupby([*KEYS, "seed"], sort=False)[value]
             ratio = (by_seed.max() - by_seed.min()) / by_seed.mean().abs()
             over = ratio.groupby(KEYS, sort=False).mean().rename("ratio").reset_index()
             shown[f"{heading}, range"] = [number(x) for x in every_cell(c, over)["ratio"]]
     note = (
-        f"Range: (max − min) / |mean| over loops 2 to {c.loops}. Loops beyond the trained "
-        f"{c.loops} are in the CSV."
+        f"Range: (max − min) / |mean| over loops 2 to {c.depth}. Loops beyond the trained "
+        f"{c.depth} are in the CSV."
     )
     return Table(data, pd.DataFrame(shown), note)
 
@@ -101,14 +99,14 @@ def clamp(c: Collected) -> Table:
     data = data.assign(
         equivalent=[_SAYS[tests[key]] for key in data[keys].itertuples(index=False, name=None)]
     )
-    last = data[data["k"] == c.loops]
+    last = c.last(data)
     shown: dict[str, list[str]] = {}
     for name, heading in (("norm", "Norm clamped"), ("radial", "Radial removed")):
         rows = every_cell(c, last[last["intervention"] == name])
         shown = shown or lead(c, rows) | {"CE": [number(x, 3) for x in rows["ce"]]}
         shown[heading] = spreads(rows, "change_mean", 4)
         shown[f"Negligible ({name})"] = [ABSENT if pd.isna(x) else x for x in rows["equivalent"]]
-    return Table(data, pd.DataFrame(shown), f"At depth {c.loops}; other depths are in the CSV.")
+    return Table(data, pd.DataFrame(shown), f"At depth {c.depth}; other depths are in the CSV.")
 
 
 def halting(c: Collected) -> Table:
@@ -135,7 +133,7 @@ def halting(c: Collected) -> Table:
             shown["Speed-up"] = spreads(rows, "speedup")
     devices = ", ".join(sorted(set(t["device"])))
     note = (
-        f"Perplexity is relative to depth {c.loops} of the plain pass. Speed-up is measured "
+        f"Perplexity is relative to depth {c.depth} of the plain pass. Speed-up is measured "
         f"against that pass, in float32, on {devices}."
     )
     return Table(data, pd.DataFrame(shown), note)

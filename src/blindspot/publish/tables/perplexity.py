@@ -33,7 +33,7 @@ MARK = "†"
 def perplexity(c: Collected) -> Table:
     """Units side by side at the last loop, for each split and protocol."""
     e = c.frame("exits")
-    e = e[e["k"] == c.loops]
+    e = c.last(e)
     more = ["split", "protocol"]
     keys = [*KEYS, *more]
     mean = means(e, keys, ["bits_per_byte"], ["ppl", "word_ppl"])
@@ -47,14 +47,13 @@ def perplexity(c: Collected) -> Table:
     data = data.dropna(subset=more).sort_values(["size", *more, "cell"]).reset_index(drop=True)
     marks = ["" if ok else f" {MARK}" for ok in data["comparable"]]
     start = lead(c, data)
-    shown = {
+    shown: dict[str, list[str] | pd.Series] = {
         "Size": start["Size"],
         "Split": data["split"].astype(str),
         "Protocol": data["protocol"].astype(str),
         "Targets": [f"{n:,.0f}" for n in data["tokens"]],
         "Context": [contexts(c)[name] for name in data["protocol"]],
-        "Cell": start["Cell"],
-        "Seeds": start["Seeds"],
+        **{key: start[key] for key in ("Cell", "K", "Seeds") if key in start},
     }
     for unit, (header, decimals) in UNITS.items():
         texts = spreads(data, unit, decimals)

@@ -29,8 +29,8 @@ ENDS = ("", "_low", "_high")
 def main(c: Collected) -> Table:
     """Perplexity and norm at the last loop: the 2 x 2 of loss and readout, and the controls."""
     e, n = c.exits(), c.frame("norms")
-    e = e[e["k"] == c.loops]
-    n = n[(n["split"] == "validation") & (n["k"] == c.loops)].rename(columns={"l2_mean": "norm"})
+    e = c.last(e)
+    n = c.last(n[n["split"] == "validation"]).rename(columns={"l2_mean": "norm"})
     both = means(e, KEYS, [], ["ppl"]).merge(
         means(n, KEYS, [], ["norm"]).drop(columns="seeds"), on=KEYS, validate="one_to_one"
     )
@@ -44,6 +44,7 @@ def main(c: Collected) -> Table:
             "loss": [kind[cell][0] for cell in both["cell"]],
             "readout": [kind[cell][1] for cell in both["cell"]],
             "control": [kind[cell][2].replace(ABSENT, "") for cell in both["cell"]],
+            "loops": c.own(both),
             "seeds": both["seeds"].fillna(0).astype(int),
             **{
                 name: [len(of.get(key, ())) for key in zip(both["size"], both["cell"], strict=True)]
@@ -61,7 +62,7 @@ def main(c: Collected) -> Table:
             "Loss": data["loss"],
             "Readout": data["readout"],
             "Control": data["control"].replace("", ABSENT),
-            "Seeds": lead(c, data)["Seeds"],
+            **{key: x for key, x in lead(c, data).items() if key in ("K", "Seeds")},
             "PPL": weak(c, spreads(data, "ppl"), np.log(data["ppl"]), ["validation"] * len(data)),
             "Norm": spreads(data, "norm"),
             "Norm / raw": data["norm_to_raw"].map(number),
@@ -72,8 +73,7 @@ def main(c: Collected) -> Table:
 
 def loss_placement(c: Collected) -> Table:
     """CE at each exit: where the loss is placed decides which exits live."""
-    e = c.exits()
-    e = e[e["k"] <= c.loops]
+    e = c.trained(c.exits())
     data = every_cell(c, means(e, [*KEYS, "k"], ["ce"]), ["k"])
     kind = controls(c)
     text = data.assign(text=weak(c, spreads(data, "ce", 3), data["ce"], ["validation"] * len(data)))
@@ -108,25 +108,29 @@ def depth(c: Collected) -> Table:
     table = text.pivot(index=leading, columns="k", values="text").fillna(ABSENT)
     table = table.sort_index(level=["size", "split", "protocol", "cell"])
     # A dagger on depths that no run was trained for: they are extrapolation (L-05).
-    table.columns = [f"k = {k}" + ("†" if k > c.loops else "") for k in table.columns]
+    own = np.array([c.loops_of[cell] for cell in table.index.get_level_values("cell")])
+    for k in table.columns:
+        beyond = (own < k) & (table[k] != ABSENT)
+        table[k] = table[k].where(~beyond, table[k] + " †")
+    table.columns = [f"k = {k}" for k in table.columns]
     names = {name: name.capitalize() for name in leading}
     shown = table.reset_index().astype(str).rename(columns=names)
-    deeper = any("†" in name for name in table.columns)
-    notes = [f"† Deeper than the {c.loops} loops of training: extrapolation." if deeper else ""]
+    deeper = (e["k"] > c.own(e)).any()
+    loops = "cell's own" if c.depth == "K" else c.depth
+    notes = [f"† Deeper than the {loops} loops of training: extrapolation." if deeper else ""]
     notes += [weak_note(text["text"]), protocol_note(data["protocol"])]
     return Table(data, shown, " ".join(notes).strip())
 
 
 def variable_depth(c: Collected) -> Table:
     """Perplexity of each exit beside its measured speed."""
-    e = c.exits()
-    e = e[e["k"] <= c.loops]
-    last = e[e["k"] == c.loops].set_index(["size", "cell", "seed"])["ce"]
+    e = c.trained(c.exits())
+    last = c.last(e).set_index(["size", "cell", "seed"])["ce"]
     ids = pd.MultiIndex.from_frame(e[["size", "cell", "seed"]])
     e = e.assign(ce_to_last=e["ce"].to_numpy() - last.reindex(ids).to_numpy())
     mean = means(e, [*KEYS, "k"], ["ce_to_last"], ["ppl"])
     t = speeds(c)[[*KEYS, "k", "tokens_per_s"]]
-    full = t[t["k"] == c.loops].set_index(KEYS)["tokens_per_s"].rename("full").reset_index()
+    full = c.last(t).set_index(KEYS)["tokens_per_s"].rename("full").reset_index()
     t = t.merge(full, on=KEYS)
     t = t.assign(speedup=t["tokens_per_s"] / t["full"]).drop(columns="full")
     data = mean.merge(t, on=[*KEYS, "k"], how="left")
@@ -148,5 +152,8 @@ def variable_depth(c: Collected) -> Table:
             known = by_k[column].dropna()
             row[name] = " / ".join(number(x) for x in known) if len(known) else ABSENT
         rows.append(row)
-    notes = [f"Tokens/s and speed-up at k = 1 to {c.loops}.", weak_note(texts["ppl"])]
-    return Table(data, pd.DataFrame(rows), " ".join(notes).strip())
+    notes = [f"Tokens/s and speed-up at k = 1 to {c.depth}.", weak_note(texts["ppl"])]
+    shown = pd.DataFrame(rows)
+    ends = ["CE gain", "Tokens/s", "Speed-up"]
+    shown = shown[[name for name in shown if name not in ends] + ends].fillna(ABSENT)
+    return Table(data, shown, " ".join(notes).strip())

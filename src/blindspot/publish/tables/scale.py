@@ -26,13 +26,13 @@ def norms(c: Collected) -> Table:
     data = data.assign(growth=data["l2_mean"] - before)
     rows = []
     for (size, cell, split), part in data.groupby(keys[:3], sort=False):
-        by_k = part.set_index("k")["l2_mean"]
-        first, rest = by_k[1] - by_k[0], by_k[c.loops] - by_k[1]
+        by_k, loops = part.set_index("k")["l2_mean"], c.loops_of[cell]
+        first, rest = by_k[1] - by_k[0], by_k[loops] - by_k[1]
         share = first / (first + rest) if min(first, rest) >= 0 and first + rest > 0 else np.nan
         rows.append(
             {"Size": size, "Cell": cell, "Split": split}
-            | {f"H_{k}": number(by_k[k]) for k in range(c.loops + 1)}
-            | {"Loop 1": number(first), f"Loops 2–{c.loops}": number(rest)}
+            | {f"H_{k}": number(by_k[k]) if k <= loops else ABSENT for k in range(c.deepest + 1)}
+            | {"Loop 1": number(first), f"Loops 2–{c.depth}": number(rest)}
             | {"Share of loop 1": ABSENT if np.isnan(share) else f"{100 * share:.0f}%"}
         )
     return Table(data, pd.DataFrame(rows), "Intervals are in the CSV.")
@@ -61,7 +61,7 @@ def token_norms(c: Collected) -> Table:
     n = c.frame("norms")
     n = n[n["split"] == "validation"]
     data = means(n, [*KEYS, "k"], LINEAR, [v for v in TAIL if v not in LINEAR])
-    last = every_cell(c, data[data["k"] == c.loops])
+    last = every_cell(c, c.last(data))
     shares = ("mass_top1", "half_mass")
     shown = pd.DataFrame(
         lead(c, last)
@@ -84,18 +84,17 @@ def initialization(c: Collected) -> Table:
         empty = pd.DataFrame(columns=columns)
         shown = pd.DataFrame({"Size": [ABSENT], "Cell": [ABSENT]})
         return Table(empty, shown, "This study has one initialization.")
-    e = c.exits()
-    e = e[e["k"] <= c.loops]
-    ce = e.pivot(index=["size", "cell", "seed"], columns="k", values="ce")
-    n = c.frame("norms").query("split == 'validation'")
-    n = n.set_index(["size", "cell", "seed", "k"])["l2_mean"].unstack()
+    index = [*KEYS, "seed"]
+    e, n = c.exits(), c.frame("norms").query("split == 'validation'")
+    ce, norm = (f.pivot(index=index, columns="k", values=v) for f, v in ((e, "ce"), (n, "l2_mean")))
+    last, end = c.last(e).set_index(index)["ce"], c.last(n).set_index(index)["l2_mean"]
     frame = pd.DataFrame(
         {
-            "ppl": np.exp(ce[c.loops]),
-            "ce_gain": ce[1] - ce[c.loops],
-            "norm_0": n[0],
-            "norm_1": n[1],
-            "norm": n[c.loops],
+            "ppl": np.exp(last),
+            "ce_gain": ce[1] - last,
+            "norm_0": norm[0],
+            "norm_1": norm[1],
+            "norm": end,
         }
     ).reset_index()
     mean = means(frame, KEYS, ["ce_gain"], ["ppl", "norm_0", "norm_1", "norm"]).set_index(KEYS)
@@ -119,7 +118,7 @@ def initialization(c: Collected) -> Table:
             "CE gain": spreads(data, "ce_gain", 3),
             "Norm H_0": spreads(data, "norm_0"),
             "Norm H_1": spreads(data, "norm_1"),
-            f"Norm H_{c.loops}": spreads(data, "norm"),
+            f"Norm H_{c.depth}": spreads(data, "norm"),
         }
     )
     return Table(data, shown, weak_note(shown["PPL"]))

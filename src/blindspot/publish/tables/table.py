@@ -58,6 +58,8 @@ def lead(c: Collected, frame: pd.DataFrame) -> dict[str, list[str]]:
     return {
         "Size": [size for size, _, _ in rows],
         "Cell": [cell for _, cell, _ in rows],
+        # Where each cell has its own K, "the last loop" is another one in each row.
+        **({"K": [str(c.loops_of[cell]) for _, cell, _ in rows]} if c.depth == "K" else {}),
         "Seeds": [counted(c, *row) for row in rows],
     }
 
