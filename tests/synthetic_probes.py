@@ -146,7 +146,7 @@ def _updates(norm: np.ndarray, probe: Probe, loops: int, noise: np.ndarray) -> p
     steps = np.diff(norm)
     state, away, rows = norm[0], 0.0, []
     for k in range(LOOPS):
-        radial = steps[k] if k == 0 else steps[1] * probe.bend ** (k - 1)
+        radial = steps[k] if k == 0 else steps[min(1, len(steps) - 1)] * probe.bend ** (k - 1)
         scaled = 14.0 * probe.bend ** (k - 1) * math.exp(0.02 * noise[1])
         step = min(scaled / state, 1.9)
         away += step if k else 0.0
@@ -171,7 +171,7 @@ def _fixed(loops: int) -> pd.DataFrame:
             | {"radial_mean": 2.0 + 10.0**-i, "radial_limit_mean": 2.0}
             | {"radial_rest_mean": 1.5 * 10.0**-i, "angular_step_norm_mean": 3 - 10.0**-i}
             | {"angular_limit_mean": 3.0, "angular_rest_mean": 2 * 10.0**-i}
-            for k in (1, loops)
+            for k in sorted({1, loops})
             for i in range(7)
         ]
     )

@@ -27,6 +27,7 @@ STUDIES = {
     "demo": ["demo"],
     "init over demo": ["demo", "init"],
     "wikitext-2": ["wikitext-2"],
+    "sweep-demo": ["sweep-demo"],
 }
 
 

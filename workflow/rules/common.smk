@@ -73,8 +73,8 @@ PUBLISHING = {"figures", "tables", "claims", "readme", "report", "collect"}
 #: Targets that answer a question and make nothing.
 ASKING = {"forecast", "status", "doctor"}
 #: What this study can show; some items need conditions that not every study has.
-TABLES = {name: t for name, t in catalogue.TABLES.items() if t.when(study.config)}
-FIGURES = {name: f for name, f in catalogue.FIGURES.items() if f.when(study.config)}
+TABLES = catalogue.of(catalogue.TABLES, study.config)
+FIGURES = catalogue.of(catalogue.FIGURES, study.config)
 
 
 def pending(path: Path) -> bool:

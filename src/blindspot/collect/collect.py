@@ -32,6 +32,7 @@ from blindspot.config.revisions import (
 )
 from blindspot.config.runfiles import RunFiles
 from blindspot.config.study import Run, Study
+from blindspot.config.sweeps import points
 from blindspot.errors import BlindspotError
 from blindspot.files import atomic_path, read_json, write_json
 
@@ -297,6 +298,7 @@ def _describe(
         "model": c.model.model_dump(mode="json"),
         "sizes": sizes,
         "cells": [{"name": name, **cell.described(c.model)} for name, cell in c.cells.items()],
+        "sweeps": {name: [p.described() for p in points(c, name)] for name in c.sweeps},
         "training": c.training.model_dump(mode="json"),
         "precision": c.training.precision,
         "measurement": c.measurement.model_dump(mode="json"),

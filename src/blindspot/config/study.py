@@ -42,7 +42,9 @@ from blindspot.config.spec import (
     Windows,
     digest,
 )
+from blindspot.config.sweeps import Sweep, expanded
 from blindspot.errors import BlindspotError
+from blindspot.settings import Neutral
 
 #: Keys of which a later file replaces the whole value.
 REPLACED = {"corpus", "tokenizer"}
@@ -104,6 +106,8 @@ class Config(Settings):
     windows: Windows
     sizes: Annotated[dict[Name, Size], Field(min_length=1)]
     cells: Annotated[dict[Name, Cell], Field(min_length=1)]
+    #: Cells made from others by values of a key (config/sweeps.py).
+    sweeps: Annotated[dict[Name, Sweep], Neutral({})] = Field(default_factory=dict)
     model: Model = Model()
     grid: Grid
     training: Training
@@ -200,6 +204,13 @@ class Study:
         """Validate a plain mapping."""
         try:
             config = Config.model_validate(values)
+            if config.sweeps:
+                try:
+                    config = expanded(config)
+                except ValueError as error:
+                    if isinstance(error, ValidationError):
+                        raise
+                    raise BlindspotError(f"{where}: {error}") from None
             if isinstance(config.corpus, LocalCorpus):
                 known = identified(config.corpus, _digests(config))
                 config = config.model_copy(update={"corpus": known})

@@ -127,8 +127,9 @@ class Forecast:
         return total
 
     def _published(self) -> float:
-        items = [*catalogue.TABLES.values(), *catalogue.FIGURES.values()]
-        number = sum(item.when(self.study.config) for item in items) + 3  # collect, claims, page
+        kinds = (catalogue.TABLES, catalogue.FIGURES)
+        number = sum(len(catalogue.of(items, self.study.config)) for items in kinds)
+        number += 3  # collect, claims, page
         return number * PUBLISH * self.estimator.start / max(1, self.cores) + REPORT
 
     def cost(self, seconds: float | None) -> float | None:

@@ -58,10 +58,14 @@ class Item:
 
     def described(self, config: "Config", missing: Sequence[str]) -> str:
         """The caption as far as it is known before there are results: without the `missing`."""
+        depths = ", ".join(
+            str(k)
+            for k in sorted({cell.shared(config.model).loops for cell in config.cells.values()})
+        )
         sizes, seeds = ", ".join(config.sizes), ", ".join(map(str, config.grid.seeds))
         return (
             f"{self.title}. {self.caption} Study {config.study}, corpus {config.corpus.label}, "
-            f"sizes {sizes}, seeds {seeds}, K = {config.model.loops}."
+            f"sizes {sizes}, seeds {seeds}, K = {depths}."
             + (f" Not shown, since not finished: {', '.join(missing)}." if missing else "")
         )
 
@@ -294,8 +298,8 @@ FIGURES = _named(
         "the radial increment (thin, without) from their limits; it must fall as 1/s (fine dots), "
         "which checks the instrument. Middle and right: both along the loops of the trained model, "
         "where s and direction change together; flat is what the lemma would have. Loops beyond "
-        "the trained K are shaded. Means over tokens. Triangles at the edge are points off the "
-        "scale.",
+        "a cell's trained K are thin and dotted, beyond every K shaded. Means over tokens. "
+        "Triangles at the edge are points off the scale.",
         ("updates", "update_fixed"),
         spread="range",
     ),
@@ -317,8 +321,9 @@ FIGURES = _named(
         "Depth",
         "Validation perplexity when the state is read after loop k. Top: all cells, logarithmic. "
         "Bottom: the range of the cells that were trained at every exit; triangles at the edge "
-        "are points off the scale, without their bars. Exits beyond the trained K are shaded and "
-        "not joined. An exit above the unigram model is worse than token frequencies alone.",
+        "are points off the scale, without their bars. Exits beyond a cell's trained K are small "
+        "and not joined to it, beyond every K shaded. An exit above the unigram model is worse "
+        "than token frequencies alone.",
         ("exits", "baselines"),
     ),
     Item(
@@ -375,6 +380,28 @@ FIGURES = _named(
 )
 
 
+#: What the names of a sweep's table and figure begin with.
+SWEEP = "sweep-"
+
+
 def of(items: Mapping[str, Item], config: "Config") -> dict[str, Item]:
-    """The items of `TABLES` or `FIGURES` that a study with this config can have."""
-    return {name: item for name, item in items.items() if item.when(config)}
+    """The items of `TABLES` or `FIGURES` that a study with this config can have, and one for each
+    of its sweeps."""
+    found = {name: item for name, item in items.items() if item.when(config)}
+    return found | {SWEEP + name: item(items, SWEEP + name) for name in config.sweeps}
+
+
+def item(items: Mapping[str, Item], name: str) -> Item:
+    """The table or figure of this name, in `items` or of a sweep. KeyError where there is none."""
+    if name in items or not name.startswith(SWEEP):
+        return items[name]
+    return Item(
+        name,
+        f"Sweep {name.removeprefix(SWEEP)}",
+        "Sweeps",
+        "CE (nats a token) and norm of the state at the last loop that each run was trained with, "
+        "the CE that its loops 2 to K save (CE_1 - CE_K), and the angle (radians) from the state "
+        "before the last loop to the one after it, against the value that was swept, on the "
+        "validation split.",
+        ("exits", "baselines", "norms", "updates"),
+    )

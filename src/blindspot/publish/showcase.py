@@ -10,11 +10,11 @@ from blindspot.collect.collected import Collected
 from blindspot.errors import BlindspotError
 from blindspot.files import write_text
 from blindspot.publish import figures, summary, tables
-from blindspot.publish.catalogue import FIGURES, TABLES, Item
+from blindspot.publish.catalogue import FIGURES, SWEEP, TABLES, Item, item
 from blindspot.publish.typeset import escape_markdown, escape_rst
 
 #: Categories in the order of reading; of the catalogue's others none is left out.
-ORDER = ("Results", "Depth", "Scale", "Mechanism", "Training", "Initialization", "Cost",
+ORDER = ("Results", "Depth", "Scale", "Mechanism", "Training", "Sweeps", "Initialization", "Cost",
          "Provenance")  # fmt: skip
 #: Tables with more lines than this are folded up.
 LONG = 30
@@ -47,7 +47,7 @@ def page(results: Path, command: str) -> str:
 def caption(kind: str, name: str, collected: Path) -> str:
     """The whole caption of one of the `tables` or `figures`, as reStructuredText."""
     module, items = (tables, TABLES) if kind == "tables" else (figures, FIGURES)
-    return escape_rst(f"{items[name].title}. {module.caption(name, collected)}")
+    return escape_rst(f"{item(items, name).title}. {module.caption(name, collected)}")
 
 
 def about(c: Collected) -> str:
@@ -68,10 +68,11 @@ def _categories() -> list[str]:
 def _items(category: str, results: Path) -> list[str]:
     """Figures, then tables of a category that are there."""
     parts: list[str] = []
-    for figure in FIGURES.values():
+    sweeps = [f"{SWEEP}{name}" for name in Collected(results / "collected").study.get("sweeps", {})]
+    for figure in [*FIGURES.values(), *(item(FIGURES, name) for name in sweeps)]:
         there = (results / "figures" / f"{figure.name}.png").exists()
         parts += _figure(figure, results) if figure.category == category and there else []
-    for table in TABLES.values():
+    for table in [*TABLES.values(), *(item(TABLES, name) for name in sweeps)]:
         there = (results / "tables" / f"{table.name}.md").exists()
         parts += _table(table, results) if table.category == category and there else []
     return parts

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from blindspot.collect.collected import Collected
 from blindspot.errors import BlindspotError
-from blindspot.publish import style
-from blindspot.publish.catalogue import FIGURES
+from blindspot.publish import style, sweeps
+from blindspot.publish.catalogue import FIGURES, item
 from blindspot.publish.figures import (
     depth,
     initialization,
@@ -45,24 +45,26 @@ def draw(name: str, collected: Path, out: Path) -> None:
 
     Equal inputs give equal bytes, whatever the user's matplotlib settings.
     """
-    if name not in DRAWN:
+    c, sweep = Collected(collected), sweeps.named(name)
+    if sweep is None and name not in DRAWN:
         raise BlindspotError(f"no figure {name!r}; there are {', '.join(DRAWN)}")
     with style.theme():
-        style.save(DRAWN[name](Collected(collected)).figure, out, name)
+        drawn = DRAWN[name](c) if sweep is None else sweeps.figure(c, sweep)
+        style.save(drawn.figure, out, name)
 
 
 def caption(name: str, collected: Path) -> str:
     """One paragraph: what is drawn; study, corpus, seeds, interval; what is not shown."""
-    item, c = FIGURES[name], Collected(collected)
-    parts = [item.caption, c.about(), c.seeds()]
-    parts += c.scored(item.reads)
-    if item.spread == "runs":
+    of, c = item(FIGURES, name), Collected(collected)
+    parts = [of.caption, c.about(), c.seeds()]
+    parts += c.scored(of.reads)
+    if of.spread == "runs":
         parts.append("One curve a run.")
-    elif item.spread == "range":
+    elif of.spread == "range":
         kinds = "of logarithms for what is positive and spreads by factors"
         parts.append(f"Lines are means over seeds ({kinds}), bands all seeds.")
     else:
         parts += ["Lines are means over seeds.", c.interval()]
-    parts += [c.machine(), c.untimed()] if "throughput" in item.reads else []
+    parts += [c.machine(), c.untimed()] if "throughput" in of.reads else []
     parts += c.apart()
     return " ".join(part for part in parts if part)
