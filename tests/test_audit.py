@@ -205,6 +205,21 @@ def test_windows_are_the_measurements():
     assert cut(ids, Settings(tokens=300, length=50), 20).shape == (15, 21)
 
 
+def test_of_many_boundaries_some_are_looked_at():
+    few = Settings(tokens=60, length=LENGTH, powers=(-1, 1), beyond=0, boundaries=4)
+    assert few.chosen(32) == [1, 11, 21, 31]
+    assert few.chosen(4) == [1, 2, 3]
+    assert few.chosen(2) == [1]
+    # Raw, so that scaling at boundary k is scaling 10 - k loops before the end.
+    report, seen = audit(made(lambda x, _: 0.9 * x, lambda x: x, loops=10), stream(), few)
+    assert seen.at == [1, 4, 6, 9]
+    assert [b.k for b in report.boundaries] == seen.at
+    assert report.verdict.visible_at == seen.at
+    assert len(seen.kl) == 4
+    blind, _ = audit(made(lambda x, _: 0.9 * x, rms, loops=10), stream(), few)
+    assert "every boundary looked at (4 of 9)" in blind.verdict.sentences[0]
+
+
 def test_a_state_may_be_a_tree():
     state = {"a": torch.ones(2, 3, 4), "b": (torch.ones(2, 3, 5, 4), [torch.ones(2, 3, 4)])}
     a = torch.arange(6.0).view(2, 3, 1)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -87,7 +88,7 @@ def boundaries(report: Report) -> Figure:
     """What a factor on the state does to its reading, to the next loop, and at the end."""
     figure, (left, middle, right) = _figure(3)
     for boundary, color in zip(report.boundaries, _colors(len(report.boundaries)), strict=True):
-        label = f"after loop {boundary.k}"
+        label = f"loop {boundary.k}"
         factors = sorted(boundary.factors, key=lambda f: f.factor)
         x = [f.factor for f in factors]
         look: dict[str, Any] = {"marker": "o", "color": color, "label": label}
@@ -110,13 +111,13 @@ def boundaries(report: Report) -> Figure:
         axes.set_title(title)
         axes.set_xlabel("factor a on the state")
         axes.set_ylabel(unit)
-    if len(report.boundaries) <= 4:
-        right.legend()
+    right.legend(ncols=1 if len(report.boundaries) <= 4 else 2, fontsize=6.5, handlelength=1.5)
     return figure
 
 
-def _colors(n: int) -> list[str]:
-    return [COLORS[i % len(COLORS)] for i in range(n)]
+def _colors(n: int) -> list[Any]:
+    """Colours that are told apart; by depth from dark to light, where they are many."""
+    return list(COLORS[:n]) if n <= 4 else list(mpl.colormaps["viridis"](np.linspace(0, 0.9, n)))
 
 
 def exits(report: Report) -> Figure:

@@ -83,24 +83,24 @@ def degree(exponent: float | None) -> Degree:
 
 
 def boundaries(seen: Observed) -> list[Boundary]:
-    """Boundaries 1..K-1."""
-    return [_boundary(seen, at) for at in range(seen.loops - 1)]
+    """Those that were looked at."""
+    return [_boundary(seen, i, k) for i, k in enumerate(seen.at)]
 
 
-def _boundary(seen: Observed, at: int) -> Boundary:
-    kl, log_ratio = seen.kl[at], seen.log_ratio[at]
+def _boundary(seen: Observed, i: int, k: int) -> Boundary:
+    kl, log_ratio = seen.kl[i], seen.log_ratio[i]
     exponents = log_ratio / np.log(np.array(seen.factors))[:, None, None]
     twice, half = seen.factors.index(2.0), seen.factors.index(0.5)
-    visible_kl = max((divergence(kl[i]) for i in (twice, half)), key=lambda e: e.value or 0.0)
-    noise = divergence(seen.noise[at])
+    visible_kl = max((divergence(kl[j]) for j in (twice, half)), key=lambda e: e.value or 0.0)
+    noise = divergence(seen.noise[i])
     threshold = max(VISIBLE, ROUNDING * (noise.value or 0.0))
     # A reading that is no longer finite has surely changed.
     visible = visible_kl.value is None or visible_kl.value > threshold
     exponent = median((exponents[twice] + exponents[half]) / 2)
     carried = degree(exponent.value)
-    ends = seen.ce_end[at] - seen.ce[seen.loops - 1]
+    ends = seen.ce_end[i] - seen.ce[seen.loops - 1]
     return Boundary(
-        k=at + 1,
+        k=k,
         visible=visible,
         visible_kl=visible_kl,
         noise_kl=noise,
@@ -113,8 +113,8 @@ def _boundary(seen: Observed, at: int) -> Boundary:
             or crosses(exponent, REMOVED)
         ),
         factors=[
-            Factor(factor=a, kl=divergence(kl[i]), exponent=median(exponents[i]), end=mean(ends[i]))
-            for i, a in enumerate(seen.factors)
+            Factor(factor=a, kl=divergence(kl[j]), exponent=median(exponents[j]), end=mean(ends[j]))
+            for j, a in enumerate(seen.factors)
         ],
     )
 

@@ -1,7 +1,7 @@
 """What the audit does to a model: every depth read, every boundary between loops scaled.
 
-At each boundary k = 1..K-1 the state is multiplied by alpha. The change is followed on both ways
-that leave the boundary, and to the end:
+At each boundary k = 1..K-1 (some of them, where K is large) the state is multiplied by alpha. The
+change is followed on both ways that leave the boundary, and to the end:
 
     read      KL(p(H_k) || p(a H_k)), nats: what a loss at this depth could see of the scale
     loop      log(|F(a H_k)| / |F(H_k)|), F the next loop: what is left of the scale after it
@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import psutil
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -43,18 +44,28 @@ class Settings:
     powers: tuple[int, ...] = ALL
     #: Loops beyond the trained number; None is as many again.
     beyond: int | None = None
+    #: Boundaries at most, spread evenly, the first and the last among them: the work grows with
+    #: their number times K.
+    boundaries: int = 8
 
     @classmethod
     def quick(cls) -> "Settings":
         """Factors 1/2, 1 and 2, 128 tokens, one loop beyond: for a large model on a CPU."""
-        return cls(tokens=128, length=32, powers=QUICK, beyond=1)
+        return cls(tokens=128, length=32, powers=QUICK, beyond=1, boundaries=4)
+
+    def chosen(self, loops: int) -> list[int]:
+        """The boundaries that are looked at, of 1..K-1."""
+        n = min(self.boundaries, loops - 1)
+        return sorted({int(k) for k in np.linspace(1, loops - 1, n).round()})
 
 
 @dataclass
 class Observed:
-    """K trained loops, D depths looked at (D >= K), A factors, n windows of T tokens."""
+    """K trained loops, D depths looked at (D >= K), M boundaries, A factors, n windows of T."""
 
     loops: int
+    #: The M boundaries.
+    at: list[int]
     dtype: str
     factors: list[float]
     norms: Array  # (D + 1, n, T): |H_k|, k = 0..D
@@ -64,10 +75,10 @@ class Observed:
     shift: Array  # (D - 1, n, T): KL(p(H_k) || p(H_{k-1})), k = 2..D
     collapse: Array  # (D + 1, 3, n): see `collapse`
     clamped: Array  # (K, n, T): cross-entropy at exit k with |H_k| held at |H_1|
-    noise: Array  # (K - 1, n, T): KL of reading H_k with its entries off by rounding
-    kl: Array  # (K - 1, A, n, T)
-    log_ratio: Array  # (K - 1, A, n, T)
-    ce_end: Array  # (K - 1, A, n, T)
+    noise: Array  # (M, n, T): KL of reading H_k with its entries off by rounding
+    kl: Array  # (M, A, n, T)
+    log_ratio: Array  # (M, A, n, T)
+    ce_end: Array  # (M, A, n, T)
     #: First depth beyond K whose state or logits were not finite; the depths end before it.
     overflow: int | None = None
 
@@ -153,7 +164,9 @@ def observe(
         arrays[name] = np.concatenate([part[name][: cut.get(name)] for part in parts], axis=axis)
     factors = [2.0**power for power in settings.powers]
     overflow = reached + 1 if reached < depth else None
-    return Observed(model.loops, dtype, factors, **arrays, overflow=overflow)
+    return Observed(
+        model.loops, settings.chosen(model.loops), dtype, factors, **arrays, overflow=overflow
+    )
 
 
 class _Batch:
@@ -170,6 +183,7 @@ class _Batch:
         """Fields of `Observed`, (..., B, T)."""
         model = self.model
         ce, shift, scaled = [], [], []
+        at = self.settings.chosen(model.loops)
         before = None
         for k in range(1, depth + 1):
             state = model.loop(self.context, self.states[-1], k)
@@ -185,7 +199,7 @@ class _Batch:
             ce.append(nll(read, self.targets))
             if before is not None:
                 shift.append(divergence(read, before))
-            if k < model.loops:
+            if k in at:
                 scaled.append(self._boundary(state, k, read))
             before = read
         vectors = [model.vector(state) for state in self.states]
@@ -250,16 +264,6 @@ def batch_size(model: Looped, length: int) -> int:
     if model.device.type == "cuda":
         free, tokens = torch.cuda.mem_get_info(model.device)[0], 16384
     else:
-        free, tokens = _free_memory(), 2048
+        free, tokens = psutil.virtual_memory().available, 2048
     fits = free / 4 / (7 * 4 * model.vocab_size * length)
     return max(1, min(math.floor(fits), tokens // length))
-
-
-def _free_memory() -> int:
-    """Bytes that are free on this machine; 4 GiB where it does not say."""
-    try:
-        with open("/proc/meminfo") as file:
-            lines = dict(line.split(":") for line in file)
-        return int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return 4 << 30

@@ -87,14 +87,14 @@ def windows(seen: Observed) -> list[list[Any]]:
             add(k, "", "shift", np.median(seen.shift[k - 2], axis=-1))
         if 1 < k <= seen.loops:
             add(k, "", "clamp", (seen.clamped[k - 1] - seen.ce[k - 1]).mean(-1))
-    for at in range(seen.loops - 1):
-        add(at + 1, "", "noise_kl", np.median(seen.noise[at], axis=-1))
-        ends = seen.ce_end[at] - seen.ce[seen.loops - 1]
-        for i, a in enumerate(seen.factors):
-            exponents = np.median(seen.log_ratio[at, i] / np.log(a), axis=-1)
-            add(at + 1, f"{a:g}", "kl", np.median(seen.kl[at, i], axis=-1))
-            add(at + 1, f"{a:g}", "exponent", exponents)
-            add(at + 1, f"{a:g}", "end", ends[i].mean(-1))
+    for i, k in enumerate(seen.at):
+        add(k, "", "noise_kl", np.median(seen.noise[i], axis=-1))
+        ends = seen.ce_end[i] - seen.ce[seen.loops - 1]
+        for j, a in enumerate(seen.factors):
+            exponents = np.median(seen.log_ratio[i, j] / np.log(a), axis=-1)
+            add(k, f"{a:g}", "kl", np.median(seen.kl[i, j], axis=-1))
+            add(k, f"{a:g}", "exponent", exponents)
+            add(k, f"{a:g}", "end", ends[j].mean(-1))
     return rows
 
 

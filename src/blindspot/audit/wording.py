@@ -32,7 +32,7 @@ def sentences(
     verdict: Verdict, boundaries: list[Boundary], depths: list[Depth], seen: Observed
 ) -> list[str]:
     """One finding a sentence, the most important first."""
-    found = [_blind(verdict, boundaries), _drift(verdict)]
+    found = [_blind(verdict, boundaries, seen), _drift(verdict)]
     found += [_together(verdict)]
     if verdict.growth_beyond is not None:
         found.append(_beyond(verdict, seen))
@@ -47,17 +47,17 @@ def sentences(
     return found
 
 
-def _blind(verdict: Verdict, boundaries: list[Boundary]) -> str:
+def _blind(verdict: Verdict, boundaries: list[Boundary], seen: Observed) -> str:
     exponents = [b.carried_exponent.value for b in boundaries]
     kls = [b.visible_kl.value for b in boundaries]
     carried = f"exponent {_span(exponents)}"
     read = f"median KL {_span(kls)} nats at twice or half the size"
     if verdict.blind == "yes":
-        where = (
-            "every boundary"
-            if len(verdict.blind_at) == len(boundaries)
-            else (f"boundary {places(verdict.blind_at)} of {len(boundaries)}")
-        )
+        where = f"boundary {places(verdict.blind_at)} of {len(boundaries)}"
+        if len(verdict.blind_at) == len(boundaries):
+            where = "every boundary"
+        if len(boundaries) < seen.loops - 1:
+            where += f" looked at ({len(boundaries)} of {seen.loops - 1})"
         return (
             f"Blind at {where}: the next loop carries the state's scale ({carried}) and what is "
             f"read there does not show it ({read}). A loss at these depths cannot hold the norm."
