@@ -395,6 +395,93 @@ def test_remote_code_only_when_allowed(tmp_path, text):
         hub.find(str(folder), Options(text=text, device="cpu", trust_remote_code=True))
 
 
+OURS = """
+import torch
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutput
+
+class C(PretrainedConfig):
+    model_type = "mine"
+    def __init__(self, total_ut_steps=3, **more):
+        self.total_ut_steps = total_ut_steps
+        super().__init__(**more)
+
+class Inner(PreTrainedModel):
+    config_class = C
+    def __init__(self, config):
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(60, 16)
+        self.layers = nn.ModuleList([nn.Linear(16, 16)])
+        self.norm = nn.LayerNorm(16)
+        self.total_ut_steps = config.total_ut_steps
+        self.post_init()
+
+    def forward(self, x):
+        for _ in range(self.total_ut_steps):
+            for layer in self.layers:
+                x = x + layer(x)
+            x = self.norm(x)
+        return x
+
+class M(PreTrainedModel):
+    config_class = C
+    def __init__(self, config):
+        super().__init__(config)
+        self.model, self.lm_head = Inner(config), nn.Linear(16, 60, bias=False)
+        self.post_init()
+
+    def get_input_embeddings(self):
+        return self.model.embed_tokens
+
+    def forward(self, input_ids=None, inputs_embeds=None, use_cache=None):
+        x = self.model.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        return CausalLMOutput(logits=self.lm_head(self.model(x)))
+"""
+
+
+def remote(folder, code, **more):
+    """A model folder with code of its own and random weights."""
+    from safetensors.torch import save_file
+
+    folder.mkdir()
+    names = {"AutoConfig": "code.C", "AutoModelForCausalLM": "code.M"}
+    values = {"model_type": "mine", "auto_map": names, "architectures": ["M"]} | more
+    (folder / "config.json").write_text(json.dumps(values))
+    (folder / "code.py").write_text(code)
+    random = torch.Generator().manual_seed(0)
+    shapes = {
+        "model.embed_tokens.weight": (60, 16),
+        "model.layers.0.weight": (16, 16),
+        "model.layers.0.bias": (16,),
+        "model.norm.weight": (16,),
+        "model.norm.bias": (16,),
+        "lm_head.weight": (60, 16),
+    }
+    tensors = {name: torch.randn(shape, generator=random) for name, shape in shapes.items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def test_a_model_with_code_of_its_own(tmp_path, text):
+    """Of Ouro's shape under another name; the tokenizer is given."""
+    folder = remote(tmp_path / "theirs", OURS)
+    tokenizer = saved(dory(), tmp_path / "dory") / "tokenizer.json"
+    options = Options(text=text, device="cpu", tokenizer=tokenizer, trust_remote_code=True)
+    out = run(str(folder), options, Settings.quick(), tmp_path / "audit")
+    report = json.loads((out / "audit.json").read_text())
+    assert (report["model"]["loops"], report["model"]["parameters"]) == (3, 2224)
+    assert "before model.norm" in report["model"]["point"]
+    assert [b["carried"] for b in report["boundaries"]] == ["no", "no"]
+
+
+def test_code_of_another_transformers(tmp_path, text):
+    code = OURS.replace("nn.LayerNorm(16)", "gone(16)")
+    folder = remote(tmp_path / "theirs", code, transformers_version="4.55.0")
+    with pytest.raises(BlindspotError, match=r"'gone' .* the time of transformers 4\.55\.0"):
+        hub.find(str(folder), Options(text=text, device="cpu", trust_remote_code=True))
+
+
 def test_what_is_no_model(tmp_path):
     with pytest.raises(BlindspotError, match=r"has no config\.json"):
         hub.find(str(tmp_path), Options())

@@ -61,7 +61,7 @@ def find(name: str, options: Options) -> tuple[Looped, Encode]:
     dtype = _dtype(options.dtype)
     device = devices.resolve(options.device)
     load = transformers.AutoModelForCausalLM.from_pretrained
-    model = _load(load, name, remote | {"config": config, "dtype": dtype})
+    model = _load(load, name, remote | {"config": config, "dtype": dtype}, _age(config))
     model = model.to(device).eval().requires_grad_(False)
     shown = folder.resolve().name if folder.exists() else name
     return adapt(shown, model, options.loops), _encoder(name, options, remote)
@@ -100,13 +100,26 @@ def _dtype(name: str) -> Any:
     return name if name == "auto" else getattr(torch, name)
 
 
-def _load(load: Callable[..., Any], name: str, options: dict[str, Any]) -> Any:
+def _age(config: Any) -> str:
+    """Why code that comes with a model may fail: it was written for another transformers."""
+    import transformers
+
+    made, here = getattr(config, "transformers_version", None), transformers.__version__
+    same = not made or made.split(".")[0] == here.split(".")[0]
+    if same or not getattr(config, "auto_map", None):
+        return ""
+    return (
+        f"; its code is from the time of transformers {made}, this is {here}: install that one for "
+        f"this audit (pip install 'transformers=={made}')"
+    )
+
+
+def _load(load: Callable[..., Any], name: str, options: dict[str, Any], hint: str = "") -> Any:
     """Call a `from_pretrained`; its many errors become one message."""
     try:
         return load(name, **options)
     except Exception as error:  # transformers and its libraries raise many unrelated types
         reason = (str(error).strip().splitlines() or [""])[0]
-        hint = ""
         if "trust_remote_code" in str(error):
             reason, hint = (
                 "it comes with Python code of its own",
