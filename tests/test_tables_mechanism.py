@@ -1,6 +1,7 @@
 """Tables of mechanism, cost, budgets and initializations, against plain loops over the run
 folders."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import synthetic
 from blindspot.collect.collect import collect
 from blindspot.collect.collected import Collected
 from blindspot.config.study import Study
-from blindspot.publish import catalogue, tables
+from blindspot.publish import catalogue, tables, typeset
 from blindspot.publish.matched import matched
 
 CELLS = ["terminal-rms", "perloop-rms", "perloop-raw", "perloop-rms-penalty"]
@@ -64,12 +65,19 @@ def test_radial_keeps_paths_and_sources_apart(made: tuple[Study, Path, Path]):
         half = np.log(row["cos_abs_mean_high"] / row["cos_abs_mean_low"]) / 2
         assert half == pytest.approx(2.48414 * np.std(logs, ddof=1), rel=1e-5)
     row = shown(out, "radial", "perloop-rms")
-    assert row[3].startswith("9.5e-17 [") and row[9] == "—"
-    assert shown(out, "radial", "perloop-rms-penalty")[9].startswith("0.8")
+    assert row[3].startswith("9.5e-17 [") and row[10] == "—"
+    assert shown(out, "radial", "perloop-rms-penalty")[10].startswith("0.8")
     # With eps at 0, over the buckets of the norm; a readout without eps has no such number.
     assert row[4].startswith("1.0e-16") and shown(out, "radial", "perloop-raw")[4] == "—"
+    # eps / (v + eps) at the middle of the norm's bucket, v = |H|^2 / d.
+    eps = each(study, "perloop-rms", "gradient_eps.csv")
+    v = [f.query("k == 4").iloc[0][["norm_low", "norm_high"]].prod() / 512 for f in eps]
+    share = table.query("cell == 'perloop-rms' and k == 4 and dtype == 'float64'")["eps_share"]
+    logs = [math.log(1e-6 / (x + 1e-6)) for x in v]
+    assert share.dropna().item() == pytest.approx(math.exp(sum(logs) / len(logs)))
+    assert row[5].startswith(typeset.number(share.dropna().item(), 4))
     # The chance level of |cos| at d = 512 (paper.md: 0.035).
-    assert row[10] == "0.0353"
+    assert row[11] == "0.0353"
 
 
 def test_clamp_tests_equivalence_over_seeds(made: tuple[Study, Path, Path]):
@@ -251,3 +259,12 @@ def test_a_study_of_one_initialization_has_no_such_table(made: tuple[Study, Path
     study, _, out = made
     assert "initialization" not in catalogue.of(catalogue.TABLES, study.config)
     assert "one initialization" in (out / "initialization.md").read_text()
+
+
+def test_a_study_of_raw_readouts_alone_has_no_eps(tmp_path: Path):
+    study = synthetic.make_study(tmp_path, ["44m"], ["perloop-raw"], [42, 101], steps=200)
+    synthetic.write(study)
+    collect(study, tmp_path / "collected")
+    tables.write("radial", tmp_path / "collected", tmp_path / "t")
+    row = shown(tmp_path / "t", "radial", "perloop-raw")
+    assert row[4] == row[5] == "—" and row[3].startswith("0.01")

@@ -145,7 +145,9 @@ TABLES = _named(
         "itself. Immediate: the gradient of that loop's own loss, of which the visibility lemma "
         "speaks; recurrence: of all later losses, through the loops. The cross-entropy and the "
         "norm penalty are apart. A readout that normalizes sees the norm through its eps alone: "
-        "beside it, eps = 0, on which the claims are judged. float32 shows the floor of rounding.",
+        "beside it, eps = 0, on which the claims are judged, and the share eps / (v + eps) of a "
+        "raw readout's radial part that eps lets through (v: mean square of a state's entries). "
+        "float32 shows the floor of rounding.",
         ("gradients", "gradient_eps"),
     ),
     Item(

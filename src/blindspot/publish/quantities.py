@@ -30,12 +30,23 @@ Values = dict[int, float]
 
 def without_eps(c: Collected) -> pd.DataFrame:
     """`cos_abs_mean` of each run and normalized depth with the readout's eps at 0: over tokens, as
-    gradients.csv has it with eps. gradient_eps.csv has it by bucket of the norm."""
-    eps = c.frame("gradient_eps")
+    gradients.csv has it with eps. gradient_eps.csv has it by bucket of the norm.
+
+    `eps_share`, of RMSNorm readouts: mean over tokens of eps / (v + eps), v = |H|^2 / d. That part
+    of a raw readout's radial gradient is left by eps; v is that of the middle of each bucket."""
+    # Of raw readouts alone the file has no rows, and so no types.
+    numbers = ["eps", "norm_low", "norm_high", "tokens", "cos_abs_mean_eps0"]
+    eps = c.frame("gradient_eps").astype(dict.fromkeys(numbers, "float64"))
     keys = ["size", "cell", "seed", "k"]
-    total = (eps["cos_abs_mean_eps0"] * eps["tokens"]).groupby([eps[key] for key in keys]).sum()
-    mean = total / eps.groupby(keys)["tokens"].sum()
-    return mean.rename("cos_abs_mean").reset_index()
+    width = c.frame("gradients").groupby("size")["width"].first()
+    v = eps["norm_low"] * eps["norm_high"] / eps["size"].map(width).astype("float64")
+    layernorm = {cell["name"] for cell in c.study["cells"] if cell["readout"] == "layernorm"}
+    share = (eps["eps"] / (v + eps["eps"])).mask(eps["cell"].isin(layernorm))
+    weighted = eps[keys].assign(
+        cos_abs_mean=eps["cos_abs_mean_eps0"] * eps["tokens"], eps_share=share * eps["tokens"]
+    )
+    total = weighted.groupby(keys)[["cos_abs_mean", "eps_share"]].sum(min_count=1)
+    return total.div(eps.groupby(keys)["tokens"].sum(), axis=0).reset_index()
 
 
 class Frames:

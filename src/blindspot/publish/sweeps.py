@@ -127,7 +127,7 @@ def figure(c: Collected, sweep: str) -> Panels:
     look = styles(list(dict.fromkeys(at["line"])))
     for row, (name, (heading, log)) in enumerate(VALUES.items()):
         for ax, size in zip(drawn.axes[row], c.sizes, strict=True):
-            _panel(ax, mean[mean["size"] == size], mean[name], name, log, look)
+            _panel(ax, mean[mean["size"] == size], mean, name, log, look)
             _swept_axis(ax, places, values)
             ax.set(xlabel=first if row == len(VALUES) - 1 else "", ylabel="")
         drawn.axes[row, 0].set_ylabel(heading.replace(" of ", "\nof ").replace(" at ", "\nat ")
@@ -140,9 +140,16 @@ def figure(c: Collected, sweep: str) -> Panels:
 
 
 def _panel(
-    ax: Axes, part: pd.DataFrame, every: pd.Series, name: str, log: bool, look: dict[str, CellStyle]
+    ax: Axes,
+    part: pd.DataFrame,
+    whole: pd.DataFrame,
+    name: str,
+    log: bool,
+    look: dict[str, CellStyle],
 ) -> None:
-    """Lines with intervals, the cell's own value ringed; one scale for all sizes."""
+    """Lines with intervals, the cell's own value ringed; one scale, around all seeds of all sizes:
+    an interval of few seeds may leave the panel."""
+    every = pd.concat([whole[f"{name}{end}"] for end in ("", "_min", "_max")])
     finite = every[np.isfinite(every)]
     if log:
         ax.set_yscale("log")

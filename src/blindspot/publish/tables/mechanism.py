@@ -27,10 +27,10 @@ def radial(c: Collected) -> Table:
         chosen = c.last(data[(data["source"] == source) & (data["path"] == path)], before)
         return spreads(every_cell(c, chosen[chosen["dtype"] == dtype]), value, 4)
 
-    exact = means(without_eps(c), [*KEYS, "k"], [], ["cos_abs_mean"])
+    exact = means(without_eps(c), [*KEYS, "k"], [], ["cos_abs_mean", "eps_share"])
     data = data.merge(
         exact.drop(columns="seeds")
-        .rename(columns=lambda name: name.replace("mean", "mean_eps0"))
+        .rename(columns=lambda name: name.replace("abs_mean", "abs_mean_eps0"))
         .assign(source="ce", path="immediate", dtype="float64"),
         on=[*KEYS, "k", "source", "path", "dtype"],
         how="left",
@@ -43,6 +43,7 @@ def radial(c: Collected) -> Table:
         | {
             "CE |cos|": part("ce", "immediate", 0),
             "eps = 0": part("ce", "immediate", 0, "cos_abs_mean_eps0"),
+            "eps/(v + eps)": part("ce", "immediate", 0, "eps_share"),
             "cos²·d": part("ce", "immediate", 0, "cos2d_mean"),
             "Signed": part("ce", "immediate", 0, "cos_mean"),
             "float32": part("ce", "immediate", 0, dtype="float32"),
