@@ -4,8 +4,8 @@
 #   benchmarks/gpu.sh --out DIR [--tokens DIR] [--minutes 10] [--tiny]
 #
 # Needs Python 3.11, torch 2.11 or later with numpy, and this checkout; nothing is fetched. Where
-# pydantic, PyYAML or safetensors is missing, the wheels in work/wheels are unpacked for this call alone
-# (docs/gpu.md says how to get them). Ends within the minutes it is given. PYTHON names another
+# pydantic, PyYAML or safetensors is missing, or filelock older than 3.30, the wheels in work/wheels are
+# unpacked for this call alone (docs/gpu.md says how to get them). Ends within the minutes it is given. PYTHON names another
 # interpreter, WHEELS another folder of wheels.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -14,10 +14,11 @@ wheels=${WHEELS:-$root/work/wheels}
 # Files of the compiler are kept for this call alone, so that its times are those of a first one.
 cache=$(mktemp -d)
 trap 'rm -rf "$cache"' EXIT
-if ! "$python" -c "import pydantic, safetensors, yaml" 2> /dev/null; then
+needed="import pydantic, safetensors, yaml; from filelock import FileLock; FileLock.on_acquired"
+if ! "$python" -c "$needed" 2> /dev/null; then
   if ! ls "$wheels"/*.whl > /dev/null 2>&1; then
-    echo "gpu.sh: $python lacks pydantic, PyYAML or safetensors, and $wheels has no wheels to" \
-      "take them from; docs/gpu.md says how to get them, WHEELS names another folder" >&2
+    echo "gpu.sh: $python lacks pydantic, PyYAML, safetensors or filelock 3.30, and $wheels has no" \
+      "wheels to take them from; docs/gpu.md says how to get them, WHEELS names another folder" >&2
     exit 2
   fi
   "$python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps \

@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+import time
 from contextlib import nullcontext
 
 import numpy as np
@@ -106,3 +107,25 @@ def test_a_file_system_that_cannot_sync_folders_is_no_error(number, tmp_path, mo
     with failing:
         files.write_text(tmp_path / "a.txt", "whole")
     assert (tmp_path / "a.txt").read_text() == "whole"
+
+
+def test_a_file_dated_ahead_is_dated_now_and_no_other(tmp_path):
+    """A server's clock is an hour ahead, so Snakemake would call what is made of its files old."""
+    ahead, old = tmp_path / "ahead", tmp_path / "old"
+    for path, at in ((ahead, time.time() + 3600), (old, 1e9)):
+        path.touch()
+        os.utime(path, (at, at))
+    before = time.time()
+    files.date_no_later([ahead, old, tmp_path / "none"])
+    assert before <= ahead.stat().st_mtime <= time.time()
+    assert old.stat().st_mtime == 1e9
+
+
+def test_a_folder_that_cannot_be_written_is_found_with_its_owner(tmp_path, monkeypatch):
+    """As of another user: results/a does not exist yet, so the folder above it decides."""
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: path != closed)
+    asked = [tmp_path / "x.csv", closed / "results/a/run.json"]
+    assert files.first_unwritable(asked) == f"{closed} (it belongs to {closed.owner()})"
+    assert files.first_unwritable(asked[:1]) == ""

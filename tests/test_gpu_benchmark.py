@@ -49,6 +49,7 @@ MISSING = [
 #: What docs/gpu.md has people carry to the GPU machine.
 CARRIED = [
     "annotated_types",
+    "filelock",
     "pydantic",
     "pydantic_core",
     "pyyaml",

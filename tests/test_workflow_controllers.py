@@ -156,6 +156,9 @@ def test_a_controller_that_is_stopped_stops_its_trainings_with_their_state(tmp_p
     for end in ends:
         process, log = start(where, "runs", *STUDY)
         until(lambda last=reached: max(steps(where), default=0) > last)
+        if not reached:
+            looked = snakemake(where, "-n", "runs", *STUDY).stdout
+            assert f"Study tiny is worked on by process {process.pid} on " in looked
         end(process.pid)
         then = time.monotonic()
         assert process.wait(60) != 0

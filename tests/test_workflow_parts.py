@@ -173,6 +173,8 @@ def test_names_with_spaces_reach_every_stage(tmp_path):
     ]  # fmt: skip
     report = split["--report"]
     assert report[report.index("--configfile") + 1] == "my tiny.yaml"
+    assert 'work="my work"' in report
+    assert collect[collect.index("--work") + 1] == "my work"
     # `forecast` reads the config; nothing is trained or calibrated where nothing can be known.
     done = snakemake(where, "status", *study).stdout
     assert TINY["study"] in done and "unexpected extra argument" not in done
