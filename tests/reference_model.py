@@ -66,6 +66,9 @@ def read(p, h, k, spec):
     if spec.readout == "layernorm":
         centred = h - h.mean(-1, keepdim=True)
         return rms(centred, p["readout.gain"], spec.norm_eps)
+    if spec.readout == "power":
+        size = torch.sqrt((h * h).mean(-1, keepdim=True) + spec.norm_eps)
+        return h / size**spec.alpha * p["readout.gain"]
     return rms(h, p["readout.gain"], spec.norm_eps)
 
 

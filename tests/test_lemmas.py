@@ -81,6 +81,21 @@ def test_visibility_raw_readouts_see_it(seed, scale):
 
 
 @settings(max_examples=40, deadline=None)
+@given(seeds, st.floats(-3, 3).map(lambda x: 10.0**x), st.floats(0.05, 0.95))
+def test_visibility_power_readouts_see_what_their_degree_leaves(seed, scale, alpha):
+    """r is of degree 1 - alpha at eps = 0, so by Euler <grad_H L, H> = (1 - alpha) <grad_z L, z>
+    of the logits z: (1 - alpha) (E_p[z] - z_y), RMSNorm's 0 and raw's whole in its limits."""
+    model, state, targets = draw("perloop-power", seed, scale, norm_eps=0.0, alpha=alpha)
+    left = (immediate(model, state, 1, targets) * state).sum(-1)
+    root = state.square().mean(-1, keepdim=True).sqrt()
+    z = state / root**alpha * model.readout.gain @ model.embedding.weight.T
+    p = torch.softmax(z, dim=-1)
+    right = (1 - alpha) * ((p * z).sum(-1) - z.gather(-1, targets[..., None]).squeeze(-1))
+    size = z.abs().amax(-1) + 1
+    assert bool(((left - right).abs() <= 1000 * EPS * size).all())
+
+
+@settings(max_examples=40, deadline=None)
 @given(seeds, scales, scales)
 def test_scale_invariance_of_the_readout_is_what_makes_it_blind(seed, scale, factor):
     model, state, targets = draw("perloop-rms", seed, scale, norm_eps=0.0)

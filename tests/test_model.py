@@ -1,14 +1,17 @@
 """The looped decoder against a plain reference in float64, and its structural promises."""
 
+from typing import get_args
+
 import pytest
 import torch
 
 from blindspot.config.flops import parameters
-from blindspot.config.spec import ModelSpec, Penalty
+from blindspot.config.spec import ModelSpec, Penalty, Readout
 from blindspot.config.study import Study
 from blindspot.lm import dropout
 from blindspot.lm.model import LoopedLM
 from blindspot.lm.objective import cross_entropy, loss, norm_penalty
+from blindspot.lm.readout import KINDS
 from reference_model import attention, batched_attention, read, states, token_nll, total_loss
 from toys import CELLS, toy_model, toy_objective
 
@@ -109,9 +112,20 @@ def test_readouts_are_scale_invariant_exactly_where_they_should_be(cell):
     h = model(tokens)[1]
     for k in range(1, spec.loops + 2):
         same = torch.allclose(model.readout(1000 * h, k), model.readout(h, k), rtol=1e-12)
-        raw = spec.readout == "raw" or (spec.readout == "final-only-rms" and k < spec.loops)
+        raw = spec.readout in ("raw", "power") or (
+            spec.readout == "final-only-rms" and k < spec.loops
+        )
         assert same == (not raw) == model.readout.normalizes(k)
         torch.testing.assert_close(model.readout(h, k), read(p, h, k, spec), rtol=1e-12, atol=0)
+
+
+def test_every_readout_that_has_a_name_has_an_entry_and_no_other_is_read():
+    assert set(KINDS) == set(get_args(Readout))
+    with pytest.raises(ValueError, match="readout"):
+        toy_model(readout="l2")
+    for changes in ({"readout": "power"}, {"readout": "rms", "alpha": 0.5}):
+        with pytest.raises(ValueError, match="power needs an exponent"):
+            toy_model(**changes)
 
 
 def test_parameter_counts_of_the_paper():

@@ -22,6 +22,7 @@ CELLS = {
     "perloop-rms-penalty": {"loss": "per-loop", "readout": "rms", "penalty": {"weight": 0.01}},
     "perloop-rms-interloop": {"loss": "per-loop", "readout": "rms", "interloop": "rms"},
     "perloop-raw-interloop-gain": {"loss": "per-loop", "readout": "raw", "interloop": "rms-gain"},
+    "perloop-power": {"loss": "per-loop", "readout": "power", "alpha": 0.5},
     "perloop-layernorm-sum": {
         "loss": "per-loop",
         "readout": "layernorm",
@@ -44,6 +45,7 @@ def toy_model(cell: str = "perloop-rms", **changes):
         "dropout": {"rate": 0.0},
         "readout": CELLS[cell]["readout"],
         "interloop": CELLS[cell].get("interloop", "none"),
+        "alpha": CELLS[cell].get("alpha"),
     }
     return ModelSpec.model_validate(values | changes)
 

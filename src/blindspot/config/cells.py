@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError
 
 from blindspot.config.explain import faults
 from blindspot.config.spec import (
+    Alpha,
     Dropout,
     Extent,
     Interloop,
@@ -42,6 +43,8 @@ class Cell(Settings):
 
     loss: Placement
     readout: Readout
+    #: Exponent of the readout `power`.
+    alpha: Annotated[Alpha | None, Neutral(None)] = None
     penalty: Penalty | None = None
     interloop: Interloop = "none"
     #: Overrides `model.init_std`; "default" is PyTorch's initialization.

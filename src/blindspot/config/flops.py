@@ -12,7 +12,7 @@ def parameters(spec: ModelSpec) -> int:
     """The number of trainable parameters (no tensors are made)."""
     d = spec.d_model
     stack = spec.layers * (16 * d * d + 2 * d)
-    gains = (spec.readout != "raw") + (spec.interloop == "rms-gain")
+    gains = spec.gained + (spec.interloop == "rms-gain")
     return spec.vocab_size * d + spec.context * d + stack + gains * d
 
 

@@ -48,6 +48,7 @@ from blindspot.settings import (
 # Settings of text and the base of all settings have modules of their own; their names are here too.
 __all__ = [
     "DEFAULT_PATTERN",
+    "Alpha",
     "BpeTokenizer",
     "Corpus",
     "Count",
@@ -106,7 +107,9 @@ class Windows(Settings):
 
 # --- model and objective ---------------------------------------------------------------------
 
-Readout = Literal["rms", "layernorm", "raw", "final-only-rms"]
+Readout = Literal["rms", "layernorm", "raw", "final-only-rms", "power"]
+#: The exponent of the readout `power`: 0 would be raw, 1 RMSNorm.
+Alpha = Annotated[float, Field(gt=0, lt=1)]
 Placement = Literal["terminal", "per-loop"]
 
 
@@ -181,6 +184,22 @@ class ModelSpec(Shape):
     #: the standard deviation of a normal one, with residual outputs scaled by 1/sqrt(2 layers).
     init_std: Positive | None = None
     norm_eps: NonNegative = 1e-6
+    #: Of the readout `power` alone.
+    alpha: Annotated[Alpha | None, Neutral(None)] = None
+
+    @property
+    def gained(self) -> bool:
+        """Whether the readout has a gain of d parameters."""
+        return self.readout != "raw"
+
+    @model_validator(mode="after")
+    def _exponent(self) -> Self:
+        if (self.readout == "power") != (self.alpha is not None):
+            raise ValueError(
+                f"readout {self.readout} with alpha {self.alpha}: power needs an exponent between "
+                f"0 and 1, 0.5 for instance, and no other readout has one"
+            )
+        return self
 
     @model_validator(mode="after")
     def _gain(self) -> Self:

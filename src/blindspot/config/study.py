@@ -235,6 +235,7 @@ class Study:
             vocab_size=self.config.tokenizer.vocab_size,
             context=self.config.windows.length,
             readout=cell.readout,
+            alpha=cell.alpha,
             interloop=cell.interloop,
             dropout=shared.dropout,
             init_std=cell.initial(self.config.model),
@@ -311,7 +312,8 @@ class Study:
         chosen = self.config.cells[cell]
         norm = {"none": "", "rms": "+interloop", "rms-gain": "+interloop-gain"}
         own, study = chosen.shared(self.config.model), self.config.model
-        parts = [chosen.readout + norm[chosen.interloop]]
+        exponent = "" if chosen.alpha is None else f"{chosen.alpha:g}"
+        parts = [chosen.readout + exponent + norm[chosen.interloop]]
         parts += [f"k{own.loops}"] if own.loops != study.loops else []
         parts += [f"eps{own.norm_eps:g}"] if own.norm_eps != study.norm_eps else []
         parts += [

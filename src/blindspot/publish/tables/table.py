@@ -141,5 +141,6 @@ def controls(c: Collected) -> dict[str, tuple[str, str, str]]:
             extra.append("inter-loop norm" + (" with a gain" if norm == "rms-gain" else ""))
         if (std := cell.get("init_std") or shared) is not None:
             extra.append(f"init {std}")
-        found[cell["name"]] = (cell["loss"], cell["readout"], ", ".join(extra) or ABSENT)
+        exponent = f" {cell['alpha']:g}" if cell.get("alpha") is not None else ""
+        found[cell["name"]] = (cell["loss"], cell["readout"] + exponent, ", ".join(extra) or ABSENT)
     return found
