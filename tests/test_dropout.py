@@ -99,6 +99,25 @@ def test_attention_in_tiles_is_attention(tile, dropped, monkeypatch):
         assert torch.equal(attention.attend(qkv, heads, mask, scale), found)
 
 
+@pytest.mark.parametrize("B,T,heads", [(3, 8, 2), (3, 8, 1), (1, 8, 1), (2, 1, 1), (1, 1, 2)])
+def test_compilers_are_told_the_shapes_and_strides_that_operators_return(B, T, heads):
+    """One head or one token make a copy into a view, whose strides are others."""
+    ops, w = torch.ops.blindspot, 4
+    qkv = torch.randn(B, T, 3 * heads * w)
+    mask = dropout.kept(keys(B)[:, 1], heads * T * T, 0.3)
+    real = ops.attend(qkv, heads, mask, 1.5, True)
+    fake = attention._attend_fake(qkv.to("meta"), heads, mask.to("meta"), 1.5, True)
+    gradient = torch.randn_like(real[0])
+    real += (ops.attend_backward(gradient, *real[1:], mask, 1.5), mask)
+    fake += (
+        attention._attend_backward_fake(gradient.to("meta"), *fake[1:], None, 1.5),
+        dropout._kept_fake(keys(B)[:, 1].to("meta"), heads * T * T, 1),
+    )
+    for a, b in zip(real, fake, strict=True):
+        assert (a.shape, a.stride(), a.dtype) == (b.shape, b.stride(), b.dtype)
+        assert a.is_contiguous()
+
+
 @pytest.mark.parametrize("eps,gained", list(itertools.product([0.0, 1e-2], [False, True])))
 def test_rms_norm_and_its_gradients(eps, gained):
     torch.manual_seed(0)

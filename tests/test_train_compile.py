@@ -89,12 +89,13 @@ def test_a_training_that_is_really_compiled_ends_and_is_timed_apart(tokens, tmp_
     assert tensorfile.read(checkpoint.checkpoints(j.state)[0]).meta["compiled"]
 
 
-def test_a_compiler_that_is_missing_is_named(job, monkeypatch):
+def test_a_compiler_that_is_missing_is_named(job):
     """The real backend, asked for a C++ compiler that is not there."""
-    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("no-such-compiler",))
     torch._dynamo.reset()
     j = job(steps=2, execution={"compile": True}, shape=SMALLEST, dropout=0.0)
     with (
+        # Their own patch: what takes an attribute away again would take it away for good.
+        torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",)}),
         torch._inductor.utils.fresh_inductor_cache(),
         pytest.raises(BlindspotError, match=r"execution\.compile: .* could not be compiled"),
     ):

@@ -43,7 +43,9 @@ def _attend(
     B, T, width = qkv.shape
     d, groups = width // 3, B * heads
     w = d // heads
-    parts = qkv.view(B, T, 3, heads, w).permute(2, 0, 3, 1, 4).reshape(3, groups, T, w)
+    # contiguous: with one head, or one token, the rest would be a view.
+    parts = qkv.view(B, T, 3, heads, w).permute(2, 0, 3, 1, 4).contiguous()
+    parts = parts.view(3, groups, T, w)
     q, k, v = parts
     sizes = [groups * (end - first) * end for first, end in _tiles(T)]
     flat = qkv.new_empty(sum(sizes) if keep else max(sizes))
@@ -96,7 +98,7 @@ def _attend_backward(
             result[1, :, :end] += d_k
             result[2, :, :end] += d_v
     result[:2] *= factor
-    return result.view(3, B, heads, T, w).permute(1, 3, 0, 2, 4).reshape(B, T, 3 * d)
+    return result.view(3, B, heads, T, w).permute(1, 3, 0, 2, 4).contiguous().view(B, T, 3 * d)
 
 
 _library = torch.library.Library("blindspot", "FRAGMENT")
