@@ -276,19 +276,16 @@ def test_a_tokenizer_by_name_and_then_from_the_cache(tmp_path):
 @pytest.mark.skipif(not WIKITEXT.is_dir(), reason="no WikiText here")
 def test_the_hub_name_and_the_path_give_the_same_rows(tmp_path):
     """Real WikiText by `path` and by name; `load_dataset` itself agrees with both."""
-    study = Study.load(ROOT / "config.yaml", [ROOT / "studies" / "wikitext-2.yaml"], {})
-    text = (ROOT / "studies" / "wikitext-2.yaml").read_text().splitlines()
-    without = "\n".join(line for line in text if not line.strip().startswith("path:"))
-    assert len(without.splitlines()) == len(text) - 1
-    (tmp_path / "by-name.yaml").write_text(without)
-    named = Study.load(ROOT / "config.yaml", [tmp_path / "by-name.yaml"], {}).config.corpus
-    by_path, by_name = study.config.corpus, named
-    assert by_path.path.endswith("hf/Salesforce/wikitext") and by_name.path is None
+    studies = [ROOT / "studies" / "wikitext-2.yaml"]
+    by_name = Study.load(ROOT / "config.yaml", studies, {}).config.corpus
+    there = {"corpus": by_name.model_dump() | {"path": str(WIKITEXT)}}
+    by_path = Study.load(ROOT / "config.yaml", studies, there).config.corpus
+    assert by_name.path is None and by_path.path == str(WIKITEXT)
     assert by_path.identity() == by_name.identity()
     repo = tmp_path / "root" / "datasets" / "Salesforce" / "wikitext"
     repo.mkdir(parents=True)
     (repo / REVISION).symlink_to(WIKITEXT)
-    specs = [by_path.model_dump() | {"path": str(WIKITEXT)}, by_name.model_dump()]
+    specs = [by_path.model_dump(), by_name.model_dump()]
     with served(tmp_path / "root") as hub:
         found = fetch(tmp_path, specs, hub)
         assert [line.rpartition(" ")[2] for line in found] == ["None", REVISION]
