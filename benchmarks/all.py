@@ -34,6 +34,7 @@ RUNS = {
     "All depths of one pass against K passes": ("evaluate.py", "evaluate.csv"),
     "Checkpoints, 44M": ("checkpoint.py --size 44m", "checkpoint.csv"),
     "Checkpoints, 129M": ("checkpoint.py --size 129m", "checkpoint.csv"),
+    "Watching the norms of a training": ("watch.py", "watch.csv"),
     "Where the time of a step goes": ("profile_step.py --shape cpu", None),
     "Tokenization": ("tokens.py", None),
     "Planning": ("dryrun.py", None),

@@ -131,6 +131,16 @@ def test_a_norm_between_loops_removes_the_scale():
     assert "removed between loops" in " ".join(report.verdict.sentences)
 
 
+def test_growth_that_no_loop_hands_on():
+    """The scale is removed between loops, and each writes a larger state."""
+    model = made(lambda x, _: x, rms)
+    grows = Looped(**{**vars(model), "loop": lambda _, state, k: 1.5**k * rms(state)})
+    report, _ = audit(grows, stream(), FEW)
+    assert (report.verdict.blind, report.verdict.drifting) == ("no", True)
+    assert report.verdict.growth.rate.value == pytest.approx(1.5)
+    assert "does not feed itself" in " ".join(report.verdict.sentences)
+
+
 def test_states_that_become_one_are_said_to_collapse():
     ones = torch.ones(D, dtype=torch.float64)
     report = verdict(lambda x, _: 0.8 * x + 0.4 * ones, rms)

@@ -168,6 +168,10 @@ def test_it_says_the_verdict(trained, tmp_path, capsys, monkeypatch, undrawn):
 def test_numbers_in_sentences():
     assert wording.number(Estimate(value=1.23456, low=1, high=2)) == "1.23 (1 to 2)"
     assert wording.number(Estimate(value=None)) == "not finite"
+    assert wording.number(Estimate(value=1234.6)) == "1,235"
+    assert wording.short(Estimate(value=1234.6, low=1200, high=1260)) == "1,235 ±30"
+    assert wording.short(Estimate(value=0.01234, low=0.01, high=0.02)) == "0.0123 ±0.005"
+    assert wording.short(None) == ""
     assert wording.places([1, 2, 3, 5]) == "1 to 3 and 5"
     assert wording.places([1, 2]) == "1 and 2"
     assert wording.places([4]) == "4"

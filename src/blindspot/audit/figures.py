@@ -126,7 +126,7 @@ def exits(report: Report) -> Figure:
     _line(left, report.depths, lambda d: d.ce)
     _by_loop(left, report, "Loss by exit", "cross-entropy, nats")
     _line(middle, report.depths, lambda d: d.shift)
-    _by_loop(middle, report, "Prediction by exit", "median KL to exit before, nats")
+    _by_loop(middle, report, "Prediction by exit", "KL to exit before, nats")
     middle.set_ylim(bottom=0)
     _line(right, report.depths, lambda d: d.clamp)
     right.axhline(0, color="#444444", linewidth=0.8)

@@ -117,22 +117,14 @@ def say(report: Report, folder: Path) -> None:
     console.print(f"[dim]all of it: {folder / 'audit.html'}[/]", highlight=False)
 
 
-def _short(x: Estimate | None) -> str:
-    """Value and half of the interval."""
-    if x is None or x.value is None:
-        return ""
-    half = "" if x.low is None or x.high is None else f" ±{(x.high - x.low) / 2:.1g}"
-    return f"{x.value:.3g}{half}"
-
-
 def _boundary_table(found: list[Boundary]) -> Table:
     columns = ("after loop", "KL at x2, x1/2", "visible", "exponent", "carried", "blind")
     table = Table(*columns, title="Boundaries between loops", title_justify="left")
     for b in found:
         visible = "yes" if b.visible else "no"
         blind = b.blind + ("" if b.sure else " ?")
-        exponent = _short(b.carried_exponent)
-        table.add_row(str(b.k), _short(b.visible_kl), visible, exponent, b.carried, blind)
+        exponent = short(b.carried_exponent)
+        table.add_row(str(b.k), short(b.visible_kl), visible, exponent, b.carried, blind)
     return table
 
 
@@ -140,6 +132,6 @@ def _depth_table(report: Report) -> Table:
     columns = ("loop", "mean norm", "angle", "loss", "gain", "directions")
     table = Table(*columns, title="Loops (+: beyond the trained number)", title_justify="left")
     for d in report.depths:
-        shown = map(_short, (d.norm, d.angle, d.ce, d.gain, d.rank))
+        shown = map(short, (d.norm, d.angle, d.ce, d.gain, d.rank))
         table.add_row(f"{d.k}{'' if d.trained else ' +'}", *shown)
     return table

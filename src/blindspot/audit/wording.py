@@ -4,13 +4,28 @@ from blindspot.audit.observe import Observed
 from blindspot.audit.report import DRIFT, Boundary, Depth, Estimate, Verdict
 
 
-def number(x: Estimate, digits: int = 3) -> str:
+def plain(x: float, digits: int = 3) -> str:
+    """A number to so many digits; 1234.5 as 1,234."""
+    return f"{x:,.0f}" if 1000 <= abs(x) < 1e7 else f"{x:.{digits}g}"
+
+
+def number(x: Estimate) -> str:
     """A value with its interval."""
     if x.value is None:
         return "not finite"
     if x.low is None or x.high is None:
-        return f"{x.value:.{digits}g}"
-    return f"{x.value:.{digits}g} ({x.low:.{digits}g} to {x.high:.{digits}g})"
+        return plain(x.value)
+    return f"{plain(x.value)} ({plain(x.low)} to {plain(x.high)})"
+
+
+def short(x: Estimate | None) -> str:
+    """A value and half of its interval, for narrow tables."""
+    if x is None or x.value is None:
+        return ""
+    if x.low is None or x.high is None:
+        return plain(x.value)
+    half = (x.high - x.low) / 2
+    return f"{plain(x.value)} ±{f'{half:,.0f}' if half >= 10 else f'{half:.1g}'}"
 
 
 def places(ks: list[int]) -> str:
@@ -120,6 +135,11 @@ def _together(verdict: Verdict) -> str:
         return (
             "For you: the norm is held, but not by what is read; something else (a penalty, weight "
             "decay, little training) holds it. Watch it if you train on, or loop further."
+        )
+    if verdict.drifting and not verdict.visible_at:
+        return (
+            "For you: each loop writes a larger state than the one before, but no loop sees how "
+            "large the last one was, so the growth does not feed itself."
         )
     if verdict.drifting:
         return (
