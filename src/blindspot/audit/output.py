@@ -19,6 +19,7 @@ from rich.table import Table
 from blindspot.audit import figures, page
 from blindspot.audit.observe import Array, Observed
 from blindspot.audit.report import Boundary, Depth, Estimate, Report
+from blindspot.audit.wording import short
 from blindspot.files import to_csv, write_json, write_text
 
 DEPTHS = ("k", "trained", "quantity", "value", "low", "high")
