@@ -19,8 +19,10 @@ from pathlib import Path
 
 import yaml
 
+from blindspot import declared
+from blindspot.config.runfiles import RunFiles
 from blindspot.config.study import Study
-from blindspot.measure import names
+from blindspot.declared.measurement import RECORD
 
 ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = ("runs", "state", "seconds", "cpu_s", "mb", "limit_s", "limit_mb")
@@ -44,14 +46,18 @@ def dry_run(where: Path, overlay: Path) -> tuple[float, float, float]:
 
 def finish(where: Path, study: Study) -> None:
     """Empty files where results would be: a dry run asks only whether they exist."""
+    files = RunFiles(study)
     for run in study.runs:
         folder = where / study.results / "runs" / run.name
-        measured = folder / study.config.measurement.folder
-        measured.mkdir(parents=True)
+        folder.mkdir(parents=True)
         for name in ("run.json", "trajectory.csv", "timing.csv"):
             (folder / name).touch()
-        for name in ("measure.json", *(f"{n}.csv" for n in names.FILES)):
-            (measured / name).touch()
+        for name, measurement in declared.MEASUREMENTS.items():
+            at = where / files.record(run.name, name).parent
+            at.mkdir(parents=True)
+            for path in (RECORD, *(file.csv for file in measurement.files)):
+                (at / path).touch()
+        (where / files.measured(run.name)).touch()
     (where / study.results / "throughput").mkdir()
     for size in study.config.sizes:
         name = f"{size}-{study.throughput_hash(size)}.csv"

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from blindspot.config.spec import Measurement, RunSpec
+from blindspot.declared import FILES
 from blindspot.lm.model import LoopedLM
 from blindspot.measure.subject import Subject
 from toys import toy_model, toy_objective
@@ -65,8 +66,9 @@ def parameters(s):
     return dict(s.model.named_parameters())
 
 
-def table(columns, rows):
+def table(name, rows):
     """Rows of a CSV as dictionaries, each value a number where it is one."""
+    columns = FILES[name].header
 
     def value(text):
         try:

@@ -5,6 +5,7 @@
 from a generator that is a function of the run's name.
 """
 
+import itertools
 import json
 import math
 import zlib
@@ -17,9 +18,12 @@ import numpy as np
 import pandas as pd
 
 import synthetic_probes as probes
+from blindspot import declared
 from blindspot.config.flops import parameters
-from blindspot.config.revisions import MEASUREMENT_REVISION, THROUGHPUT_REVISION
+from blindspot.config.revisions import THROUGHPUT_REVISION
+from blindspot.config.runfiles import RunFiles
 from blindspot.config.study import Run, Study
+from blindspot.declared.columns import COUNT, INT, TEXT, File
 from blindspot.files import sha256_file, write_record
 from synthetic_probes import Probe
 
@@ -201,10 +205,9 @@ def _draw(run: Run, values: Values) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write_run(study: Study, run: Run, values: Values, deeper: Sequence[float] = ()) -> None:
-    """One run's folder: run.json, trajectory.csv, timing.csv, measure-<hash8>/."""
+    """One run's folder: run.json, trajectory.csv, timing.csv, measure/<name>-<hash8>/."""
     folder = study.results / "runs" / run.name
-    measured = folder / study.config.measurement.folder
-    measured.mkdir(parents=True)
+    folder.mkdir(parents=True)
     ce, norm = _draw(run, values)
     spec = run.spec
     steps = spec.training.steps or 2000
@@ -227,9 +230,7 @@ def write_run(study: Study, run: Run, values: Values, deeper: Sequence[float] = 
     timing = pd.DataFrame({"step": at, "seconds": at * 0.1, "tokens_per_s": 1e5})
     timing.to_csv(folder / "timing.csv", index=False)
 
-    _baselines(spec.model.vocab_size, values.unigram).to_csv(
-        measured / "baselines.csv", index=False
-    )
+    tables = {"baselines": _baselines(spec.model.vocab_size, values.unigram)}
     exits = []
     last = {"trained_k": len(ce), "unk_rate": 0.0, "comparable": 1}
     for split, (tokens, words, size) in COUNTS.items():
@@ -245,7 +246,7 @@ def write_run(study: Study, run: Run, values: Values, deeper: Sequence[float] = 
                     part = derived((value + math.log(more)) * 40_960, 40_960, 1, 1)
                     lead = {"split": split, "protocol": protocol, "k": k}
                     exits.append(lead | part | empty | last)
-    pd.DataFrame(exits).to_csv(measured / "exits.csv", index=False)
+    tables["exits"] = pd.DataFrame(exits)
 
     quantiles = {"p50": 0.95, "p90": 1.3, "p99": 1.9, "p999": 2.6, "max": 4.0}
     probe = values.probes.get(run.cell, Probe())
@@ -256,11 +257,38 @@ def write_run(study: Study, run: Run, values: Values, deeper: Sequence[float] = 
         | {"log_kurtosis": 0.5, "hill": probe.hill, "mass_top1": 0.05, "half_mass": 0.4}
         for k, s in enumerate(norm)
     ]
-    pd.DataFrame(rows).to_csv(measured / "norms.csv", index=False)
-    probes.write(measured, run, probe, ce, norm)
-    done = {"run": run.name, "hash": spec.hash, "revision": MEASUREMENT_REVISION}
-    done |= {"settings": study.config.measurement.identity(), "provenance": PROVENANCE}
-    (measured / "measure.json").write_text(json.dumps(done))
+    tables["norms"] = pd.DataFrame(rows)
+    tables |= probes.tables(run, probe, ce, norm)
+    for measurement in declared.MEASUREMENTS.values():
+        path = RunFiles(study).record(run.name, measurement.name)
+        path.parent.mkdir(parents=True)
+        for file in measurement.files:
+            table = tables[file.name] if file.name in tables else plausible(file, run)
+            table.to_csv(path.with_name(file.csv), index=False, float_format="%.17g")
+        done = {"measurement": measurement.name, "run": run.name, "hash": spec.hash}
+        done |= {"revision": measurement.revision, "provenance": PROVENANCE}
+        done |= {"settings": measurement.chosen(study.config.measurement)}
+        path.write_text(json.dumps(done))
+
+
+def plausible(file: File, run: Run) -> pd.DataFrame:
+    """Rows of a file that this module knows nothing of but its declaration: each combination of its
+    words, each depth, and numbers between 0 and 1 that differ by depth."""
+    loops = run.spec.model.loops
+    values = {c.name: c.values for c in file.columns if c.name in file.keys and c.values}
+    if "k" in file.keys:
+        values["k"] = tuple(range(file.depths or 0, loops + 1))
+    rows = []
+    for combination in itertools.product(*values.values()):
+        row: dict[str, Any] = dict(zip(values, combination, strict=True))
+        for at, column in enumerate(c for c in file.columns if c.name not in row):
+            number = max(column.low or 0, 0) + (1 + at) / (2 + at + row.get("k", 0))
+            whole = loops if column.name == "trained_k" else 1
+            row[column.name] = whole if column.type in (INT, COUNT) else number
+            if column.type == TEXT:
+                row[column.name] = (column.values or ("some",))[0]
+        rows.append(row)
+    return pd.DataFrame(rows)[list(file.header)]
 
 
 def _baselines(vocab: int, unigram: float) -> pd.DataFrame:

@@ -5,7 +5,6 @@ import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -44,12 +43,13 @@ PAPER: Mapping[str, Probe] = {
 }
 
 
-def write(folder: Path, run: Run, probe: Probe, ce: np.ndarray, norm: np.ndarray) -> None:
-    """The eleven files of a run whose CE is `ce` at k = 1.. and whose norm is `norm` at k = 0.."""
+def tables(run: Run, probe: Probe, ce: np.ndarray, norm: np.ndarray) -> dict[str, pd.DataFrame]:
+    """The diagnostics of a run whose CE is `ce` at k = 1.. and whose norm is `norm` at k = 0.., by
+    the name of the file."""
     rng = np.random.default_rng(zlib.crc32(f"{run.size}/{run.cell}/{run.seed}".encode()) + 1)
     loops = run.spec.model.loops
     noise = rng.normal(size=8)
-    frames = {
+    return {
         "norm_hist": _hist(norm, probe, rng),
         "norm_groups": _groups(norm),
         "norm_growth": _growth(norm),
@@ -60,8 +60,6 @@ def write(folder: Path, run: Run, probe: Probe, ce: np.ndarray, norm: np.ndarray
         "clamp": _clamp(probe, ce, norm, noise),
         **_halting(probe, ce, noise),
     }
-    for name, frame in frames.items():
-        frame.to_csv(folder / f"{name}.csv", index=False, float_format="%.9g")
 
 
 def _hist(norm: np.ndarray, probe: Probe, rng: np.random.Generator) -> pd.DataFrame:

@@ -249,7 +249,7 @@ def test_it_agrees_with_the_studys_measurements(cell):
     s.settings = s.settings.model_copy(update={"intervention_tokens": 48})
     settings = Settings(tokens=48, length=12, powers=(-1, 1), beyond=1)
     report, seen = audit(looped("run", s.model), s.tokens.split("validation"), settings)
-    study = table(norms.FILES["norms"], norms.measure(s)["norms"])
+    study = table("norms", norms.measure(s)["norms"])
     for row, depth in zip(study, report.depths, strict=False):
         assert depth.norm.value == pytest.approx(row["l2_mean"], rel=1e-8)
         assert depth.norm_p50 == pytest.approx(row["l2_p50"], rel=1e-8)

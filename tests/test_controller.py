@@ -17,7 +17,7 @@ def test_a_marked_run_loses_its_state_once(tmp_path):
         path.parent.mkdir(exist_ok=True)
         path.touch()
     (state / "train.log").touch()
-    for name in ("measure-12345678", "measure-9abcdef0"):
+    for name in ("measure-12345678", "measure/exits-9abcdef0"):
         (out / name).mkdir(parents=True)
         (out / name / "measure.json").touch()
     assert not remake.clear_if_asked(state, out)

@@ -13,14 +13,15 @@ import pytest
 from rich.console import Console
 
 from blindspot import provenance
-from blindspot.config.revisions import MEASUREMENT_REVISION
 from blindspot.config.study import Run, Study
+from blindspot.declared import MEASUREMENTS
 from blindspot.errors import BlindspotError
 from blindspot.plan import calibration
 from blindspot.plan import estimate as estimate_module
 from blindspot.plan.estimate import Estimator, kind_of, step_class, step_flops
 from blindspot.plan.forecast import Forecast, outlook
 from blindspot.plan.planning import Plan
+from measured import leave
 from toys import ROOT
 
 DEMO = ROOT / "studies/demo.yaml"
@@ -49,18 +50,12 @@ def finish(study: Study, run: Run, seconds: float = 20.0, measured: bool = True,
               "steps": steps, "data": {"splits": splits}, "provenance": origin}  # fmt: skip
     (folder / "run.json").write_text(json.dumps(record))
     if measured:
-        measure(study, folder)
+        measure(study, run)
     return folder
 
 
-def measure(study: Study, folder: Path, seconds: float = 8.0) -> None:
-    path = folder / study.config.measurement.folder / "measure.json"
-    path.parent.mkdir()
-    settings = study.config.measurement.identity()
-    origin = {"seconds": {"exits": seconds / 2, "norms": seconds / 2}}
-    path.write_text(
-        json.dumps({"revision": MEASUREMENT_REVISION, "settings": settings, "provenance": origin})
-    )
+def measure(study: Study, run: Run, seconds: float = 8.0) -> None:
+    leave(study, run.name, lambda name: {"seconds": seconds / len(MEASUREMENTS)})
 
 
 def calibrate(study: Study, seconds: float, start: float = 6.0, device: str = PROCESSOR,
@@ -178,7 +173,7 @@ def test_measurement_only_and_impossible(tmp_path: Path):
     rows = rows_of(other)
     row = rows["0.1m", "perloop-rms"]
     assert [row[k] for k in ("cached", "to_train", "to_measure", "impossible")] == list("0030")
-    assert row["why"] == "measurement changed: norm_tokens 8192 -> 4096"
+    assert row["why"] == "norms, collapse: norm_tokens 8192 -> 4096"
     assert float(row["flops"]) == 0 and float(row["train_hours"]) == 0
     row = rows["0.1m", "perloop-raw"]
     assert [row[k] for k in ("to_train", "to_measure", "impossible")] == list("003")
@@ -207,7 +202,7 @@ def test_hours_from_records_of_the_same_shape(tmp_path: Path):
     assert estimator.step(first.spec) == pytest.approx(20 / 200)
     around = 5.0 + estimate_module.JOB
     assert estimator.train(study.runs[2].spec) == pytest.approx(20 + around)
-    assert estimator.measure(study.runs[2].spec) == pytest.approx(8 + around)
+    assert estimator.measure(study.runs[2].spec, MEASUREMENTS) == pytest.approx(8 + around)
     # On two devices each works half as long, and both start.
     assert estimator.train(study.runs[2].spec, gpus=2) == pytest.approx(20 + 2 * around)
     row = rows_of(study)["0.1m", "terminal-rms"]
@@ -230,7 +225,7 @@ def test_a_calibration_of_this_processor_comes_first(tmp_path: Path):
     assert estimator.step(first.spec) == pytest.approx(per_step)
     assert estimator.train(first.spec) == pytest.approx(200 * per_step + 6 + estimate_module.JOB)
     # Measuring took 8 s where a step took 0.1 s.
-    assert estimator.measure(first.spec) == pytest.approx(
+    assert estimator.measure(first.spec, MEASUREMENTS) == pytest.approx(
         8 * per_step / 0.1 + 6 + estimate_module.JOB
     )
     assert next(iter(estimator.bases)).startswith(f"calibration on {PROCESSOR}, 1 thread")
@@ -279,7 +274,7 @@ def test_wall_price_and_total(tmp_path: Path, monkeypatch):
     """Six jobs of 10 s on 2 cores: the work shared, half a job of raggedness, publishing."""
     study = load(tmp_path, sizes={"0.1m": None}, forecast={"rate": 36.0, "currency": "EUR"})
     monkeypatch.setattr(Estimator, "train", lambda self, spec, left=1.0, gpus=1: 7.0 * left)
-    monkeypatch.setattr(Estimator, "measure", lambda self, spec: 3.0)
+    monkeypatch.setattr(Estimator, "measure", lambda self, spec, names: 3.0)
     monkeypatch.setattr(Estimator, "throughput", lambda self, size: 4.0)
     monkeypatch.setattr(Forecast, "_published", lambda self: 0.0)
     study.tokens.mkdir(parents=True)

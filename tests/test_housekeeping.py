@@ -14,10 +14,12 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from blindspot.config.runfiles import RunFiles
 from blindspot.config.study import Study
 from blindspot.errors import BlindspotError
 from blindspot.plan import housekeeping, inventory
 from blindspot.plan.diff import ABSENT, differences, shown
+from measured import leave
 from test_status import HOLD
 from toys import ROOT
 
@@ -180,9 +182,11 @@ def test_a_holder_on_another_machine_counts_as_alive(place: Path):
 def test_results_go_only_when_asked(place: Path):
     small = load("small")
     kept = finish(small, small.runs[0])
-    (kept / small.config.measurement.folder).mkdir()
-    stale = kept / "measure-00000000"
-    stale.mkdir()
+    leave(small, small.runs[0].name)
+    stale = [kept / at for at in ("measure-00000000", "measure/exits-00000000")]
+    stale.append(kept / "measure/all-00000000.json")
+    for path in stale:
+        path.mkdir()
     old = load("small", training={"steps": 7})
     gone = finish(small, old.runs[0])
     timing = small.results / "throughput/0.1m-00000000.csv"
@@ -193,9 +197,9 @@ def test_results_go_only_when_asked(place: Path):
     today.write_text("a\n")
     assert housekeeping.unused(small, users(small), results=False) == []
     housekeeping.collect_garbage(small, users(small), results=True, delete=True)
-    assert not any(p.exists() for p in (stale, gone, timing, timing.with_suffix(".json")))
+    assert not any(p.exists() for p in (*stale, gone, timing, timing.with_suffix(".json")))
     assert today.exists() and (kept / "run.json").exists()
-    assert (kept / small.config.measurement.folder).exists()
+    assert RunFiles(small).is_measured(small.runs[0].name)
 
 
 def test_nothing_is_deleted_while_a_study_file_is_unreadable(place: Path):

@@ -12,7 +12,7 @@ from measuring import ToyTokens, streams, subject, table
 
 
 def measured(s):
-    rows = table(baselines.COLUMNS, baselines.measure(s)["baselines"])
+    rows = table("baselines", baselines.measure(s)["baselines"])
     return {(r["split"], r["baseline"]): r for r in rows}
 
 
@@ -52,9 +52,7 @@ def test_targets_are_those_of_protocol_full():
     from blindspot.measure import exits
 
     s = subject(tokens=ToyTokens(streams(37, length=61), 37))
-    full = next(
-        r for r in table(exits.COLUMNS, exits.measure(s)["exits"]) if r["protocol"] == "full"
-    )
+    full = next(r for r in table("exits", exits.measure(s)["exits"]) if r["protocol"] == "full")
     assert measured(s)["validation", "uniform"]["tokens"] == full["tokens"] == 60
 
 
@@ -64,7 +62,7 @@ def test_a_model_that_knows_nothing_is_the_uniform_baseline():
 
     s = subject("perloop-raw")
     s.model.embedding.weight.zero_()
-    rows = table(exits.COLUMNS, exits.measure(s)["exits"])
+    rows = table("exits", exits.measure(s)["exits"])
     expected = measured(s)["test", "uniform"]["ce"]
     assert {r["split"] for r in rows} == {"validation", "test"}
     assert all(r["ce"] == pytest.approx(expected, rel=1e-12) for r in rows)

@@ -43,7 +43,7 @@ def plain_states(s, inputs, intervention):
 @pytest.mark.parametrize("intervention", ["norm", "radial"])
 def test_changes_equal_a_plain_loop_over_tokens(cell, intervention):
     s = subject(cell, settings={"intervention_tokens": 24})
-    rows = table(clamp.COLUMNS, clamp.measure(s)["clamp"])
+    rows = table("clamp", clamp.measure(s)["clamp"])
     rows = [r for r in rows if r["intervention"] == intervention]
     assert [r["k"] for r in rows] == [1, 2, 3] and all(r["tokens"] == 24 for r in rows)
     windows = torch.from_numpy(s.sample("validation", 24))
@@ -100,5 +100,5 @@ def test_a_scale_free_model_is_not_moved_by_the_clamp():
     for block in s.model.blocks:
         block.attention.out.weight *= 0
         block.mlp.down.weight *= 0
-    rows = table(clamp.COLUMNS, clamp.measure(s)["clamp"])
+    rows = table("clamp", clamp.measure(s)["clamp"])
     np.testing.assert_allclose([r["change_mean"] for r in rows], 0, atol=1e-14)

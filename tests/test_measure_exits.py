@@ -20,7 +20,7 @@ from toys import CELLS, toy_model
 
 
 def measured(s):
-    return table(exits.COLUMNS, exits.measure(s)["exits"])
+    return table("exits", exits.measure(s)["exits"])
 
 
 def plain_nll(s, ids, first, k):

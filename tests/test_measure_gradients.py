@@ -95,7 +95,7 @@ def test_parts_add_up_to_the_gradient_of_the_objective(cell):
 @pytest.mark.parametrize("cell", CELLS)
 def test_blindness_is_the_readouts_in_every_cell(cell):
     s = subject(cell, settings={"probe_tokens": 96})
-    rows = table(g.COLUMNS, g.measure(s)["gradients"])
+    rows = table("gradients", g.measure(s)["gradients"])
     for r in rows:
         k, raw = r["k"], not s.model.readout.normalizes(int(r["k"]))
         if r["source"] == "penalty" and r["path"] == "immediate":
@@ -114,7 +114,7 @@ def test_aggregates_equal_a_loop_over_tokens():
     s = subject("perloop-raw", settings={"probe_tokens": 24})
     row = next(
         r
-        for r in table(g.COLUMNS, g.measure(s)["gradients"])
+        for r in table("gradients", g.measure(s)["gradients"])
         if (r["k"], r["path"], r["dtype"]) == (2, "recurrence", "float64")
     )
     _, states, targets = setting("perloop-raw")
@@ -152,7 +152,7 @@ def test_eps_gives_small_states_a_radial_part_of_the_predicted_size():
     s = subject("perloop-rms", settings={"probe_tokens": 96}, norm_eps=1e-2)
     s.model.embedding.weight *= 0.02  # tokens of very different norms, some near eps
     s.model.position.weight *= 0.02
-    rows = table(g.EPS_COLUMNS, g.measure(s)["gradient_eps"])
+    rows = table("gradient_eps", g.measure(s)["gradient_eps"])
     assert {r["k"] for r in rows} == {1, 2, 3} and all(r["eps"] == 1e-2 for r in rows)
     inputs, targets = next(s.chunks(s.sample("validation", 96)))
     state = s.model(inputs)[1]

@@ -190,7 +190,7 @@ def test_calibration_picks_the_fewest_loops_within_the_limit():
 def test_the_result_is_calibrated_on_validation_and_scored_on_test():
     s = subject(loops=4, settings={"intervention_tokens": 96, "halting_target": 1.05})
     out = halting.measure(s)
-    rows = table(halting.COLUMNS, out["halting"])
+    rows = table("halting", out["halting"])
     assert {(r["score"], r["variant"]) for r in rows} == {
         (score, variant) for score in ("margin", "entropy") for variant in ("oracle", "realised")
     }
@@ -210,12 +210,12 @@ def test_the_result_is_calibrated_on_validation_and_scored_on_test():
         assert r["relative_ppl"] == pytest.approx(math.exp(r["ce"] - full))
         assert r["ppl"] == pytest.approx(math.exp(r["ce"]))
         assert r["tokens"] == r["calibration_tokens"] == 96 and 1 <= r["mean_loops"] <= 4
-    curve = table(halting.CURVE_COLUMNS, out["halting_curve"])
+    curve = table("halting_curve", out["halting_curve"])
     for score in ("margin", "entropy"):
         loops = [r["mean_loops"] for r in curve if r["score"] == score]
         assert loops[0] == 1 and loops[-1] == 4 and loops == sorted(loops)
         assert [r["relative_ppl"] for r in curve if r["score"] == score][-1] == 1
-    timing = table(halting.TIMING_COLUMNS, out["halting_timing"])
+    timing = table("halting_timing", out["halting_timing"])
     for r in timing:
         same = next(q for q in rows if (q["score"], q["variant"]) == (r["score"], "realised"))
         assert r["mean_loops"] == pytest.approx(same["mean_loops"])
@@ -240,5 +240,5 @@ def test_overlapping_or_equal_texts_are_refused():
 
 def test_one_loop_has_nothing_to_halt():
     s = subject(loops=1, settings={"intervention_tokens": 48})
-    for r in table(halting.COLUMNS, halting.measure(s)["halting"]):
+    for r in table("halting", halting.measure(s)["halting"]):
         assert r["mean_loops"] == 1 and r["relative_ppl"] == pytest.approx(1, rel=1e-6)

@@ -15,7 +15,7 @@ from measuring import parameters, subject, table
 
 
 def files(s):
-    return {name: table(norms.FILES[name], rows) for name, rows in norms.measure(s).items()}
+    return {name: table(name, rows) for name, rows in norms.measure(s).items()}
 
 
 @pytest.mark.parametrize("cell", ["perloop-rms", "perloop-rms-interloop", "terminal-raw"])
@@ -58,7 +58,7 @@ def test_tail_measures_know_a_pareto_and_a_log_normal():
     values = rng.pareto(3, 500) + 1
     assert norms.log_kurtosis(values) == pytest.approx(stats.kurtosis(np.log(values)))
     row = norms.summary(np.exp(rng.normal(size=(1, 200_000))), 4)[0]
-    r = table(norms.FILES["norms"], [row])[0]
+    r = table("norms", [row])[0]
     assert abs(r["log_kurtosis"]) < 0.05
     # Of a log-normal, squares' top share is a normal distribution's tail, shifted by 2.
     assert r["mass_top1"] == pytest.approx(0.372, abs=0.04)
@@ -80,7 +80,7 @@ def test_mass_by_hand():
     )
 )
 def test_histogram_redraws_the_survival_curve(values):
-    rows = table(norms.FILES["norm_hist"], norms.histogram(np.array([values])))
+    rows = table("norm_hist", norms.histogram(np.array([values])))
     assert sum(r["count"] for r in rows) == len(values)
     for r in rows:
         if r["high"] == 0:
@@ -121,13 +121,13 @@ def test_groups_partition_the_tokens():
 
 def test_growth_is_split_between_loop_one_and_the_rest():
     values = np.array([[10.0, 14.0], [100.0, 120.0], [130.0, 150.0], [140.0, 160.0]])
-    r = table(norms.FILES["norm_growth"], [norms.growth(values)])[0]
+    r = table("norm_growth", [norms.growth(values)])[0]
     assert (r["l2_0"], r["l2_1"], r["l2_k"], r["trained_k"]) == (12, 110, 150, 3)
     assert (r["growth_1"], r["growth_rest"]) == (98, 40)
     assert r["share_1"] == pytest.approx(98 / 138) and r["share_rest"] == pytest.approx(40 / 138)
     assert r["log_growth_1"] == pytest.approx(math.log(110 / 12))
     assert r["log_growth_rest"] == pytest.approx(math.log(150 / 110))
-    shrinks = table(norms.FILES["norm_growth"], [norms.growth(values[::-1])])[0]
+    shrinks = table("norm_growth", [norms.growth(values[::-1])])[0]
     assert shrinks["share_1"] == shrinks["share_rest"] == ""
 
 

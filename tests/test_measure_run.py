@@ -2,18 +2,22 @@
 
 import csv
 import math
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from blindspot import tensorfile
+from blindspot import declared, tensorfile
+from blindspot.collect.collected import read_csv
 from blindspot.config.runfiles import WEIGHTS
 from blindspot.config.spec import DataSpec, Measurement
 from blindspot.data.tokens import Tokens, build
+from blindspot.declared.columns import Context
 from blindspot.errors import BlindspotError
 from blindspot.files import read_json, sha256_file
-from blindspot.measure import names, run
+from blindspot.measure import run
 from measuring import subject
 from toys import toy_model
 
@@ -77,32 +81,89 @@ def rows(path):
         return list(csv.DictReader(handle))
 
 
-def test_the_names_that_the_workflow_plans_with_are_the_files_that_are_made(measured):
-    defined = [name for module in run.MEASUREMENTS for name in module.FILES]
-    assert list(names.FILES) == defined
-    for job in measured.values():
-        made = {path.name for path in job.out.iterdir()}
-        assert made == {f"{name}.csv" for name in names.FILES} | {"measure.json"}
+def made(job, file):
+    """The path of a measured CSV."""
+    (found,) = job.out.glob(f"*/{file}.csv")
+    return found
 
 
-def test_every_value_is_a_number_or_a_word_and_every_row_is_whole(measured):
+def test_the_files_that_are_declared_are_the_files_that_are_made(measured):
+    folders = declared.folders(SETTINGS)
     for job in measured.values():
-        for module in run.MEASUREMENTS:
-            for name, columns in module.FILES.items():
-                text = (job.out / f"{name}.csv").read_text(encoding="utf-8").splitlines()
-                assert text[0].split(",") == list(columns)
-                assert all(line.count(",") == len(columns) - 1 for line in text)
-                assert name == "gradient_eps" or len(text) > 1
+        there = {p.relative_to(job.out).as_posix() for p in job.out.rglob("*") if p.is_file()}
+        expected = {declared.complete(folders)}
+        for name, measurement in declared.MEASUREMENTS.items():
+            expected |= {f"{folders[name]}/{f.csv}" for f in measurement.files}
+            expected.add(f"{folders[name]}/measure.json")
+        assert there == expected
+
+
+def test_every_row_is_whole_and_as_it_is_declared(measured):
+    """What the measurements write passes what `collect` asks."""
+    for job in measured.values():
+        for measurement in declared.MEASUREMENTS.values():
+            for file in measurement.files:
+                path = made(job, file.name)
+                frame = read_csv(path, file.types, file.keys)
+                assert file.name == "gradient_eps" or len(frame)
+                assert list(file.faults(frame, Context(job.spec, 1))) == [], file.name
                 # Small enough to commit.
-                assert sum(map(len, text)) < 100_000
-    raw = rows(measured["terminal-raw"].out / "exits.csv")
+                assert path.stat().st_size < 100_000
+    raw = rows(made(measured["terminal-raw"], "exits"))
     assert {r["k"] for r in raw} == {"1", "2", "3", "5"} and {r["trained_k"] for r in raw} == {"3"}
 
 
-def test_every_module_explains_its_columns():
-    for module in run.MEASUREMENTS:
-        for name in module.FILES:
-            assert f"`{name}.csv`" in module.__doc__
+def test_a_measurement_reads_the_settings_that_it_declares_and_no_others():
+    """Each one read for real, so that a changed one makes it anew; another one is an error."""
+    for name, measurement in declared.MEASUREMENTS.items():
+        s = subject(settings=SETTINGS.model_dump())
+        read = set()
+
+        class Watched:
+            def __init__(self, settings, read):
+                self.settings, self.read = settings, read
+
+            def __getattr__(self, key):
+                self.read.add(key)
+                return getattr(self.settings, key)
+
+        s.settings = Watched(s.settings, read)
+        run.compute(name, s)
+        assert read == set(measurement.settings), name
+    with pytest.raises(AttributeError, match=r"norms reads the setting min_context.*norms\.py"):
+        _ = subject().limited("norms", ["norm_tokens"]).settings.min_context
+
+
+def test_only_what_is_missing_is_made(measured, tmp_path):
+    """After another setting of one measurement, and after a lost record: no other one is made, and
+    without either no weights are needed."""
+    out = tmp_path / "out"
+    shutil.copytree(measured["perloop-rms"].out, out)
+    before = {p: p.stat().st_mtime_ns for p in out.rglob("*.csv")}
+    changed = SETTINGS.model_copy(update={"min_context": 4})
+    job = run.Job(**{**vars(measured["perloop-rms"]), "out": out, "settings": changed})
+    run.measure(job)
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+    new = {p.parent.name for p in out.rglob("*.csv")} - {p.parent.name for p in before}
+    assert new == {declared.MEASUREMENTS["exits"].folder(changed)}
+    assert (out / declared.complete(declared.folders(changed))).exists()
+    lost = out / declared.MEASUREMENTS["clamp"].folder(SETTINGS)
+    (lost / "measure.json").unlink()
+    after = {p: p.stat().st_mtime_ns for p in out.rglob("*.csv")}
+    run.measure(job)
+    assert {p.name for p in after if p.stat().st_mtime_ns != after[p]} == {"clamp.csv"}
+    gone = run.Job(**{**vars(job), "state": tmp_path})
+    run.measure(gone)
+    (lost / "measure.json").unlink()
+    with pytest.raises(BlindspotError, match="the weights of this run are gone"):
+        run.measure(gone)
+
+
+def test_every_measurement_has_its_module():
+    for name in declared.MEASUREMENTS:
+        assert (Path(run.__file__).with_name(f"{name}.py")).exists()
+    files = [f for m in declared.MEASUREMENTS.values() for f in m.files]
+    assert len({f.name for f in files}) == len(files)
 
 
 def test_words_and_bytes_of_real_tokens(measured):
@@ -114,7 +175,7 @@ def test_words_and_bytes_of_real_tokens(measured):
     text = tokenizer.load(tokens.folder / "tokenizer.json").decode(
         tokens.split("test")[1:].tolist()
     )
-    row = next(r for r in rows(job.out / "exits.csv") if (r["split"], r["protocol"]) == (
+    row = next(r for r in rows(made(job, "exits")) if (r["split"], r["protocol"]) == (
         "test", "full"))  # fmt: skip
     assert int(row["tokens"]) == len(tokens.split("test")) - 1
     assert int(row["words"]) == len(text.split()) and int(row["bytes"]) == len(text.encode())
@@ -122,17 +183,18 @@ def test_words_and_bytes_of_real_tokens(measured):
     assert float(row["word_ppl"]) == pytest.approx(math.exp(nll / int(row["words"])))
 
 
-def test_the_record_pins_its_files_and_settings(measured):
+def test_a_record_pins_its_files_and_settings(measured):
     for job in measured.values():
-        record = read_json(job.out / "measure.json")
-        assert record["run"] == job.name and record["hash"] == job.spec.hash
-        assert record["settings"] == SETTINGS.identity()
-        assert set(record["files"]) == {f"{name}.csv" for name in names.FILES}
-        for name, digest in record["files"].items():
-            assert sha256_file(job.out / name) == digest
-        assert set(record["provenance"]["seconds"]) == {
-            m.__name__.rpartition(".")[2] for m in run.MEASUREMENTS
-        }
+        for name, measurement in declared.MEASUREMENTS.items():
+            folder = job.out / measurement.folder(SETTINGS)
+            record = read_json(folder / "measure.json")
+            assert record["run"] == job.name and record["hash"] == job.spec.hash
+            assert record["measurement"] == name and record["revision"] == measurement.revision
+            assert record["settings"] == {k: SETTINGS.identity()[k] for k in measurement.settings}
+            assert set(record["files"]) == {file.csv for file in measurement.files}
+            for file, digest in record["files"].items():
+                assert sha256_file(folder / file) == digest
+            assert record["provenance"]["seconds"] >= 0
 
 
 def test_measuring_again_gives_equal_bytes_and_disturbs_nothing(measured, tmp_path):
@@ -141,10 +203,11 @@ def test_measuring_again_gives_equal_bytes_and_disturbs_nothing(measured, tmp_pa
     weights, state = sha256_file(job.state / WEIGHTS), torch.random.get_rng_state()
     again = run.Job(**{**vars(job), "out": tmp_path})
     run.measure(again)
-    for name in names.FILES:
-        if name != "halting_timing":
-            first, second = (folder / f"{name}.csv" for folder in (job.out, tmp_path))
-            assert first.read_bytes() == second.read_bytes(), name
+    for measurement in declared.MEASUREMENTS.values():
+        for file in measurement.files:
+            if file.name != "halting_timing":
+                first, second = made(job, file.name), made(again, file.name)
+                assert first.read_bytes() == second.read_bytes(), file.name
     assert sha256_file(job.state / WEIGHTS) == weights
     assert torch.equal(torch.random.get_rng_state(), state)
 
@@ -164,7 +227,8 @@ def test_lost_or_foreign_weights_are_named(measured, tmp_path):
 def test_weights_are_measured_on_the_tokens_they_were_trained_on(measured, tmp_path, capsys):
     job = measured["perloop-rms"]
     own = Tokens.open(job.tokens).digest
-    assert read_json(job.out / "measure.json")["tokens_sha256"] == own
+    for record in job.out.glob("*/measure.json"):
+        assert read_json(record)["tokens_sha256"] == own
     saved, seen = tensorfile.read(job.state / WEIGHTS), []
 
     class LoadedError(Exception):

@@ -16,7 +16,7 @@ from toys import CELLS
 @pytest.mark.parametrize("cell", ["perloop-rms", "terminal-raw", "perloop-rms-interloop"])
 def test_along_k_equals_a_loop_over_tokens(cell):
     s = subject(cell, settings={"probe_tokens": 24, "update_loops": 5})
-    rows = table(updates.COLUMNS, updates.measure(s)["updates"])
+    rows = table("updates", updates.measure(s)["updates"])
     assert [r["k"] for r in rows] == [0, 1, 2, 3, 4]
     assert all((r["trained_k"], r["tokens"]) == (3, 24) for r in rows)
     inputs = torch.from_numpy(s.sample("validation", 24)[:, :-1])
@@ -72,7 +72,7 @@ def test_along_k_equals_a_loop_over_tokens(cell):
 def test_at_fixed_u_the_rest_falls_as_one_over_s(cell):
     """Two layers, four branches: 1 / s once s is well above |b|. The limits are the branches'."""
     s = subject(cell, settings={"probe_tokens": 24})
-    rows = table(updates.FIXED_COLUMNS, updates.measure(s)["update_fixed"])
+    rows = table("update_fixed", updates.measure(s)["update_fixed"])
     assert [r["norm"] for r in rows] == [10.0**i for i in range(7)] * 2
     assert {r["k"] for r in rows} == {1, 3}
     for name in ("radial", "angular"):
@@ -88,7 +88,7 @@ def test_one_branch_is_exact_at_every_s():
     """F(H) = H + B(norm(H)), eps = 0: the radial increment has no rest at all."""
     s = subject(layers=1, settings={"probe_tokens": 24})
     s.model.blocks[0].attention.out.weight *= 0
-    rows = table(updates.FIXED_COLUMNS, updates.measure(s)["update_fixed"])
+    rows = table("update_fixed", updates.measure(s)["update_fixed"])
     for r in rows:
         assert r["radial_rest_mean"] < 1e-14 * r["norm"] + 1e-13
     assert rows[0]["angular_rest_mean"] > 1e-2
@@ -99,11 +99,11 @@ def test_a_frozen_state_shows_no_spurious_motion():
     s = subject("perloop-rms", dtype=torch.float32)
     s.model.embedding.weight *= 1e5
     s.model.position.weight *= 1e5
-    rows = table(updates.COLUMNS, updates.measure(s)["updates"])
+    rows = table("updates", updates.measure(s)["updates"])
     exact = subject("perloop-rms")
     exact.model.embedding.weight *= 1e5
     exact.model.position.weight *= 1e5
-    for r, e in zip(rows, table(updates.COLUMNS, updates.measure(exact)["updates"]), strict=True):
+    for r, e in zip(rows, table("updates", updates.measure(exact)["updates"]), strict=True):
         # Weights are rounded to float32, the arithmetic is not.
         assert r["angular_step_mean"] == pytest.approx(e["angular_step_mean"], rel=1e-4)
         assert 0 < r["angular_step_mean"] < 1e-3

@@ -1,7 +1,8 @@
 """Names that survive growth: runs and results of before are known to every later version.
 
-`names.json` holds the names of all runs, token folders and throughput tables of every study in the
-repository. Where a change moves them on purpose (a revision is raised, a study file is changed):
+`names.json` holds the names of all runs, token folders, throughput tables and measurements of every
+study in the repository. Where a change moves them on purpose (a revision is raised, a study file is
+changed):
 
     .venv/bin/python tests/test_names.py
 
@@ -16,6 +17,7 @@ from typing import Annotated
 import pytest
 from pydantic import Field, create_model
 
+from blindspot import declared
 from blindspot.config.spec import RunSpec, Training
 from blindspot.config.study import Study
 from blindspot.settings import Neutral, Settings, canonical
@@ -38,6 +40,7 @@ def names(overlays: list[str]) -> dict[str, list[str]]:
         "tokens": [study.tokens.name],
         "runs": [run.name for run in study.runs],
         "throughput": [f"{size}-{study.throughput_hash(size)}" for size in study.config.sizes],
+        "measurements": [*declared.folders(study.config.measurement).values()],
     }
 
 

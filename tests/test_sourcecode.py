@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from blindspot.errors import BlindspotError
+from blindspot.publish import catalogue
+from blindspot.publish.figures import DRAWN
+from blindspot.publish.tables import MADE
 from blindspot.workflow import sourcecode
 from blindspot.workflow.sourcecode import MODULES, PACKAGE, closure
 
@@ -46,8 +49,17 @@ def test_holes_that_were_there_are_closed():
     assert {"showcase.py", "summary.py", "style.py", "tables/results.py"} <= names(
         "readme", "publish"
     )
-    assert {"records.py", "sources.py", "probes.py"} <= names("collect", "collect")
+    assert {"records.py", "stats.py"} <= names("collect", "collect")
+    assert {"columns.py", "norms.py", "training.py"} <= names("collect", "declared")
     assert "flops.py" in names("collect", "config")
+
+
+def test_modules_that_are_loaded_by_name_are_in_it():
+    for rule, items in (("table", catalogue.TABLES), ("figure", catalogue.FIGURES)):
+        found = {path.relative_to(PACKAGE).as_posix() for path in closure(MODULES[rule])}
+        for item in items.values():
+            assert f"publish/{rule}s/{item.made_by.partition('.')[0]}.py" in found, item.name
+            assert callable({"table": MADE, "figure": DRAWN}[rule][item.name])
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from blindspot.plan import progress as progress_module
 from blindspot.plan.planning import Plan
 from blindspot.plan.progress import holder, progress
 from blindspot.plan.status import duration, status
+from measured import leave
 from toys import ROOT
 
 HOLD = (
@@ -133,8 +134,7 @@ def test_failed_finished_and_trained(study: Study):
     error = f"{failed.name}: at step 15 the loss is nan"
     (folder / "failed.json").write_text(json.dumps({"error": error}))
     folder = study.results / "runs" / done.name
-    measured = folder / study.config.measurement.folder
-    measured.mkdir(parents=True)
+    folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps({"steps": 200}))
     (state(study, 2) / "weights.safetensors").write_bytes(b"")
     note(study, 2, 200, left=0)
@@ -142,7 +142,7 @@ def test_failed_finished_and_trained(study: Study):
     assert [p.state for p in found[:3]] == ["failed", "finished", "trained"]
     assert found[0].error == "at step 15 the loss is nan"
     assert not found[1].measured and found[1].steps == 200
-    (measured / "measure.json").write_text("{}")
+    leave(study, done.name)
     assert progress(study)[1].measured
     shown = Console(width=160, record=True, file=io.StringIO())
     shown.print(status(study))

@@ -34,7 +34,7 @@ def test_one_sum_of_nats_over_three_counts(made):
         own = []
         for run in study.runs:
             if (run.size, run.cell) == (row["size"], row["cell"]):
-                path = next((study.results / "runs" / run.name).glob("measure-*/exits.csv"))
+                path = next((study.results / "runs" / run.name).glob("measure/*/exits.csv"))
                 e = pd.read_csv(path).query(
                     f"k == 4 and protocol == 'full' and split == '{row['split']}'"
                 )

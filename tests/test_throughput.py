@@ -8,6 +8,7 @@ import torch
 
 from blindspot import provenance
 from blindspot.config.spec import Throughput
+from blindspot.declared.throughput import THROUGHPUT
 from blindspot.lm.model import LoopedLM
 from blindspot.measure import throughput
 from toys import toy_model
@@ -18,7 +19,7 @@ CPU = torch.device("cpu")
 def measured(specs, repeats=5, warmup=1, batch=2, precision="float32", **more):
     settings = Throughput(batch=batch, warmup=warmup, repeats=repeats)
     rows = throughput.measure(specs, settings, precision, CPU, **more)
-    return [dict(zip(throughput.COLUMNS, row, strict=True)) for row in rows]
+    return [dict(zip(THROUGHPUT.header, row, strict=True)) for row in rows]
 
 
 def test_a_sleep_in_each_loop_is_found_again_in_the_difference_between_depths(monkeypatch):

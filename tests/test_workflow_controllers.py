@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from blindspot.config.runfiles import RunFiles
 from blindspot.settings import digest
 from studies import (
     CORPUS,
@@ -193,11 +194,14 @@ def test_reuse_false_trains_and_measures_anew_once(tmp_path, tmp_path_factory):
     mine = next(run for run in study.runs if run.cell == "perloop-raw" and run.seed == 1)
     write_config(where, TINY | ONE | {"cells": {"perloop-raw": None}, "corpus": CORPUS})
     folder, state = where / study.results / "runs" / mine.name, where / "work/runs" / mine.name
-    measured = folder / study.config.measurement.folder
+    files = RunFiles(study)
     before = json.loads((folder / "run.json").read_text())
-    trajectory, exits = (folder / "trajectory.csv").read_bytes(), measured / "exits.csv"
+    trajectory, exits = (
+        (folder / "trajectory.csv").read_bytes(),
+        (where / files.record(mine.name, "exits").with_name("exits.csv")),
+    )
     numbers, then = exits.read_bytes(), exits.stat().st_mtime_ns
-    target = (measured / "measure.json").relative_to(where).as_posix()
+    target = files.measured(mine.name).as_posix()
     snakemake(where, target, "runs", *STUDY, "--config", "reuse=false")
     after = json.loads((folder / "run.json").read_text())
     assert after["provenance"]["started"] > before["provenance"]["started"]

@@ -8,6 +8,7 @@ import shutil
 import pytest
 import yaml
 
+from measured import as_before
 from studies import CORPUS, STUDY, TINY, checkout, copy, finished, lay_out, load, planned, snakemake
 from studies import write as write_config
 from toys import ROOT
@@ -136,6 +137,28 @@ def setting(where):
     edit(where, measurement={"min_context": 4})
 
 
+def restore(where):
+    edit(where)
+
+
+def add_measurement(where):
+    """Another one, in a list of measurements that is the code's own."""
+    checkout(where, sources=True)
+    folder = where / "src/blindspot/declared"
+    text = (folder / "baselines.py").read_text()
+    text = text.replace('"baselines",', '"another",', 1).replace('"baselines",', '"another",')
+    (folder / "another.py").write_text(text)
+    replace(folder / "__init__.py", "    baselines,\n", "    another,\n    baselines,\n")
+    replace(folder / "__init__.py", "in (baselines,", "in (another, baselines,")
+
+
+def merge_measurements(where):
+    """What `measure-<hash8>/` of a version of before looked like; and no weights."""
+    for run in load(where).runs:
+        as_before(where / "results/tiny/runs" / run.name)
+    shutil.rmtree(where / "work/runs")
+
+
 def seed(where):
     edit(where, grid={"seeds": [1, 2, 5]})
 
@@ -241,15 +264,22 @@ ROWS = {
         ),
     ),
     "a seed added": Row(seed, runs(lambda run: run.seed == 5), said=["3 to train and measure"]),
-    "a measurement setting": Row(setting, runs(train=False), said=["6 to measure"]),
+    "a measurement setting": Row(setting, runs(train=False), said=["6 to measure (exits)."]),
     "a measurement setting, weights gone": Row(
         both(setting, lose("work/runs")),
         None,
         said=["6 impossible to measure", "Left out, since finished runs have no measurement"],
     ),
-    "`MEASUREMENT_REVISION` raised": Row(
-        source("config/revisions.py", "MEASUREMENT_REVISION = ", "MEASUREMENT_REVISION = 7"),
+    "a measurement's revision raised": Row(
+        source("declared/norms.py", "revision=", "revision=7"),
         lambda where, fresh: {j for j in fresh if j.startswith("measuring")} | publish(fresh),
+        said=["6 to measure (norms)."],
+        **SOURCE,
+    ),
+    "a measurement added": Row(
+        add_measurement,
+        lambda where, fresh: {j for j in fresh if j.startswith("measuring")} | publish(fresh),
+        said=["6 to measure (another)."],
         **SOURCE,
     ),
     "`TRAINING_REVISION` raised": Row(
@@ -264,9 +294,12 @@ ROWS = {
         lambda w, f: {f"training {load(w).runs[3].name}"} | publish(f),
     ),
     "a `measure.json` deleted": Row(
-        lose_record("measure-*/measure.json"),
+        lose_record("measure/norms-*/measure.json"),
         runs(lambda run: (run.cell, run.seed) == ("perloop-rms", 2), False),
+        said=["5 finished and reused, 1 to measure (norms)."],
     ),
+    "a measurement setting, back again": Row(both(setting, restore), none),
+    "measurements of before each had a folder of its own": Row(merge_measurements, none),
     "a table deleted": Row(
         lambda where: (where / "results/tiny/tables/norms.csv").unlink(),
         lambda w, f: {"table norms"} | documents(w, f),

@@ -7,6 +7,7 @@ import re
 import shutil
 import time
 
+from blindspot.config.runfiles import RunFiles
 from studies import CORPUS, STUDY, TINY, checkout, lay_out, load, snakemake
 from studies import write as write_config
 
@@ -62,8 +63,7 @@ class Study:
         return load(self.where, self.places)
 
     def measured(self, run):
-        folder = self.plan.config.measurement.folder
-        return self.plan.results / "runs" / run.name / folder / "measure.json"
+        return RunFiles(self.plan).measured(run.name)
 
     def record(self, run):
         return json.loads((self.plan.results / "runs" / run.name / "run.json").read_text())

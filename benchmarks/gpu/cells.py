@@ -6,10 +6,10 @@ tied embedding N(0, 1): whether the drift of norms is the initialization's is wh
     runs.csv         what was trained: steps and tokens; seconds and tokens/s from the first logged
                      step to the last (data, log and all); compiled or not, and if so how long that
                      took
-    trajectory.csv   as training/trajectory.py, led by the run's name
+    trajectory.csv   as declared/training.py, led by the run's name
     perplexity.csv   validation, float32, every scored target once, by depth
-    norms.csv        as measure/norms.py
-    gradients.csv    as measure/gradients.py: radial fractions (`cos_abs_mean`)
+    norms.csv        as declared/norms.py
+    gradients.csv    as declared/gradients.py: radial fractions (`cos_abs_mean`)
 
 All but runs.csv begin with `run` and `steps`. The trainer is the product's; only steps are planned
 here, when their speed is seen; compiled, where section `speed` shows that this gives more of them.
@@ -34,11 +34,13 @@ from blindspot.config.flops import training_per_token
 from blindspot.config.spec import Measurement, RunSpec
 from blindspot.data.tokens import Tokens
 from blindspot.data.windows import count, scoring
+from blindspot.declared import FILES
+from blindspot.declared.training import TRAJECTORY
 from blindspot.errors import InterruptedRunError
 from blindspot.lm.heads import token_cross_entropy
 from blindspot.measure import gradients, norms
 from blindspot.measure.subject import Subject
-from blindspot.training import stopping, trajectory
+from blindspot.training import stopping
 from blindspot.training.job import Job, Progress
 from blindspot.training.train import Trainer
 from gpu.bench import Bench, engine
@@ -138,11 +140,11 @@ class Trainings:
         self.compiled = compiles(bench.left, known, bench.plan)
         self.measuring = MEASURING if bench.device.type == "cuda" else 0.5
         self.runs = bench.sheet("runs", RUNS)
-        self.trajectory = bench.sheet("trajectory", ("run", *trajectory.COLUMNS))
+        self.trajectory = bench.sheet("trajectory", ("run", *TRAJECTORY.header))
         self.perplexity = bench.sheet("perplexity", PERPLEXITY)
         self.measured = {
-            name: bench.sheet(name, ("run", "steps", *module.FILES[name]))
-            for name, module in (("norms", norms), ("gradients", gradients))
+            name: bench.sheet(name, ("run", "steps", *FILES[name].header))
+            for name in ("norms", "gradients")
         }
         #: Known when the first run has begun.
         self.schedule: Schedule | None = None

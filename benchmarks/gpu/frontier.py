@@ -5,12 +5,13 @@ bf16 autocast, architectures and depths in turn; architectures are named by size
 """
 
 from blindspot.config.spec import Throughput
+from blindspot.declared.throughput import THROUGHPUT
 from blindspot.measure import throughput
 from gpu.bench import Bench
 
 
 def run(bench: Bench) -> None:
-    sheet = bench.sheet("frontier", throughput.COLUMNS)
+    sheet = bench.sheet("frontier", THROUGHPUT.header)
     plan = bench.plan
     settings = Throughput(batch=plan.forward_batch, warmup=5, repeats=plan.forwards)
     for size in plan.sizes:

@@ -142,7 +142,7 @@ def measure(
     device: Device = "auto",
     threads: Threads = 1,
 ) -> None:
-    """Measure a trained run: every exit, norms, gradients, updates, clamps, halting."""
+    """Make what is missing of the measurements of a trained run."""
     from blindspot.config.spec import Measurement, RunSpec
     from blindspot.measure.run import Job
     from blindspot.measure.run import measure as measure_run
@@ -150,7 +150,7 @@ def measure(
     date_no_later([tokens / "tokens.json"])
     chosen = Measurement.model_validate_json(settings)
     state = work / "runs" / name
-    out = results / "runs" / name / chosen.folder
+    out = results / "runs" / name / "measure"
     measure_run(Job(name, RunSpec.parse(spec), chosen, tokens, state, out, device, threads))
 
 
@@ -178,9 +178,12 @@ def collect(
     from blindspot.collect.collect import collect as gather
     from blindspot.config.study import Study
     from blindspot.config.yamltext import from_json
+    from blindspot.measure.migrate import migrate
 
     places = {} if work is None else {"work": work}
-    gather(Study.load(config[0], config[1:], from_json(override, "--override") | places), out)
+    study = Study.load(config[0], config[1:], from_json(override, "--override") | places)
+    migrate(study)
+    gather(study, out)
 
 
 @app.command()
@@ -283,6 +286,14 @@ def export(
 
     export_run(Finished(run, results, work), folder)
     print(f"{folder}: load it with AutoModelForCausalLM.from_pretrained(trust_remote_code=True)")
+
+
+@app.command()
+def columns() -> None:
+    """Print what every column of every CSV means, as docs/columns.md has it."""
+    from blindspot.publish.columns import text
+
+    print(text(), end="")
 
 
 @app.command()

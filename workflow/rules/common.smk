@@ -17,7 +17,9 @@ try:
     from blindspot.config.spec import canonical, digest
     from blindspot.config.study import Study
     from blindspot.config.yamltext import command_line
+    from blindspot.declared import MEASUREMENTS
     from blindspot.errors import BlindspotError, LockedError
+    from blindspot.measure.migrate import migrate, retract
     from blindspot.publish import catalogue
     from blindspot.publish.summary import summary
     from blindspot.training import remake
@@ -51,6 +53,13 @@ try:
 except BlindspotError as error:
     # The message alone: Snakemake would put a trace through these rules around it.
     sys.exit(f"error: {error}")
+
+# What was measured by an earlier version is laid out as today, and where a measurement was lost the
+# file that says that all are there is untrue (measure/migrate.py).
+if call.is_main:
+    if count := migrate(study):
+        logger.info(f"{count} measurements of before are taken up")
+    retract(study)
 
 # These decide what is made and where, never what it is: nothing is stale because they changed.
 for key in ("reuse", "runs", "work", "device"):
@@ -89,6 +98,12 @@ def shared(made: Path) -> str:
     link to it, which a job of this study makes: were the file its output, Snakemake would delete it
     under another study when this job fails."""
     return str(made if made.exists() else made.with_name(f"for-{HERE}"))
+
+
+@cache
+def unmeasured(name: str) -> bool:
+    """Whether a rule may measure this run; see `pending`."""
+    return not (call.is_main and FILES.is_measured(name))
 
 
 @cache

@@ -1,4 +1,4 @@
-# What the trained weights do: each measurement's folder ends in the hash of its settings.
+# What the trained weights do. One job makes all that a run lacks: most of a job is its imports.
 
 
 rule measure:
@@ -7,13 +7,13 @@ rule measure:
         shared(study.tokens / "tokens.json"),
         *made_anew(lambda wildcards: wildcards.run in REMADE),
     output:
-        # The last of its files. Were all declared, planning a thousand runs would take twice as
-        # long, and a lost one would still not be noticed; `collect` names it.
-        f"{RESULTS}/runs/{{run}}/{study.config.measurement.folder}/measure.json",
+        # Written last: all measurements with today's settings are there. Their own records and
+        # CSVs are not declared, so that a job that fails in one loses none of the others.
+        measured("{run}").as_posix(),
     log:
         f"{WORK}/logs/measure/{{run}}.log",
     wildcard_constraints:
-        run=only_runs([name for name in RUNS if name in REMADE or pending(measured(name))], RUNS),
+        run=only_runs([name for name in RUNS if name in REMADE or unmeasured(name)], RUNS),
     conda:
         "../../envs/blindspot.yaml"
     threads: 1
@@ -23,7 +23,7 @@ rule measure:
         runtime=120,
     params:
         spec=lambda wildcards: spec_of(wildcards.run),
-        settings=canonical(study.config.measurement.identity()),
+        settings=canonical(study.config.measurement.model_dump(mode="json")),
         device=lambda wildcards: device(),
         places=options(tokens=study.tokens, results=RESULTS, work=WORK),
     message:

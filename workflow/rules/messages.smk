@@ -27,7 +27,7 @@ def plan() -> None:
     for note in study.notes:
         logger.info(note)
     done = [name for name in RUNS if finished(name).exists()]
-    known = [name for name in done if measured(name).exists()]
+    known = [name for name in done if FILES.is_measured(name)]
     lost = FILES.impossible(REMADE)
     head = f"Study {study.config.study}, {len(RUNS)} runs:"
     if publishing():
@@ -38,9 +38,12 @@ def plan() -> None:
         )
     else:
         anew = [name for name in done if name in REMADE]
+        todo = [n for n in done if n not in known and n not in lost and n not in REMADE]
+        parts = dict.fromkeys(m for name in todo for m in FILES.unmeasured(name))
+        some_of_them = f" ({', '.join(parts)})" if len(parts) < len(MEASUREMENTS) else ""
         counts = {
             "finished and reused": len(set(known) - REMADE),
-            "to measure": len(set(done) - set(known) - set(lost) - REMADE),
+            f"to measure{some_of_them}": len(todo),
             "to train and measure": len(RUNS) - len(done),
             "finished, to make anew (reuse: false)": len(anew),
             "impossible to measure": len(lost),

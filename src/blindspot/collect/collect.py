@@ -5,15 +5,14 @@ or foreign result file is found: its name is in the error, and nothing is writte
 """
 
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from blindspot.collect.collected import read_csv, refuse
-from blindspot.collect.probes import PROBES
 from blindspot.collect.records import (
-    PROVENANCE,
     check_digests,
     provenance,
     read_measure,
@@ -21,74 +20,81 @@ from blindspot.collect.records import (
     read_timing,
     same_tokens,
 )
-from blindspot.collect.sources import SOURCES, THROUGHPUT, Context, finite
 from blindspot.collect.stats import outlying
 from blindspot.config.flops import training_per_token
 from blindspot.config.revisions import (
     DATA_REVISION,
-    MEASUREMENT_REVISION,
     THROUGHPUT_REVISION,
     TRAINING_REVISION,
 )
 from blindspot.config.runfiles import RunFiles
+from blindspot.config.spec import canonical
 from blindspot.config.study import Run, Study
 from blindspot.config.sweeps import points
+from blindspot.declared import FILES, MEASUREMENTS, training
+from blindspot.declared.columns import COUNT, Context, File
+from blindspot.declared.gathered import PROVENANCE, RUNS
+from blindspot.declared.throughput import THROUGHPUT
 from blindspot.errors import BlindspotError
 from blindspot.files import atomic_path, read_json, write_json
 
-#: All files of a run, by the name of the table that they are gathered in.
-FILES = SOURCES | PROBES
 #: From run.json's provenance into runs.csv.
 RUN = ["device", "threads", "precision", "seconds", "compile_seconds", "tokens_per_s", "started",
        "finished"]  # fmt: skip
-#: Columns of provenance.csv: whose, and which stage (training, measurement, throughput).
-ORIGINS = ["size", "cell", "seed", "run", "stage", *PROVENANCE]
-COUNTS = ["seed", "revision", "data_revision", "threads", "resumes", "requeues"]
+COUNTS = ["seed", *(c.name for c in PROVENANCE.columns if c.type == COUNT)]
+#: In these alone the records of one measuring job may differ.
+TIMES = ("started", "finished")
 
 
 def collect(study: Study, out: Path) -> None:
-    """Write runs.csv, one CSV a file of `FILES`, throughput.csv, provenance.csv and, last,
-    study.json into `out`.
+    """Write one CSV for each of `declared.COLLECTED` and, last, study.json into `out`.
 
     Rows are in the order of the config's sizes, cells and seeds. A run that failed, is not trained
-    or not measured is listed under `missing`, one far from its cell's other seeds under `outliers`,
-    and a folder of no planned run under `strays`; a fault in a file that is there raises
-    `BlindspotError`.
+    or lacks a measurement is listed under `missing`, one far from its cell's other seeds under
+    `outliers`, and a folder of no planned run under `strays`. A fault in a file that is there
+    raises `BlindspotError`.
     """
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in FILES}
     rows: list[dict[str, Any]] = []
     records: list[tuple[Run, dict[str, Any]]] = []
     origins: list[dict[str, Any]] = []
     missing: list[dict[str, str]] = []
+    files = RunFiles(study)
     for run in study.runs:
-        folder = study.results / "runs" / run.name
-        measured = folder / study.config.measurement.folder
-        if not (folder / "run.json").exists():
-            missing.append({"run": run.name, "reason": _why_not_trained(folder, run)})
+        trained = files.finished(run.name)
+        if not trained.exists():
+            reason = _why_not_trained(trained.parent, run)
+            missing.append({"run": run.name, "reason": reason})
             continue
-        record = read_run(folder, run)
-        if not (measured / "measure.json").exists():
-            missing.append({"run": run.name, "reason": "not measured"})
+        record = read_run(trained.parent, run)
+        if lacking := files.unmeasured(run.name):
+            which = "" if len(lacking) == len(MEASUREMENTS) else f": {', '.join(lacking)}"
+            missing.append({"run": run.name, "reason": f"not measured{which}"})
             continue
-        scored = read_measure(measured, run, study)
-        same_tokens(measured / "measure.json", scored, record)
+        # Whose record stands for which files.
+        found: dict[Path, tuple[dict[str, Any], tuple[File, ...]]]
+        found = {trained: (record, training.FILES)}
+        for name, measurement in MEASUREMENTS.items():
+            path = files.record(run.name, name)
+            scored = read_measure(path.parent, run, study, measurement)
+            same_tokens(path, scored, record)
+            found[path] = (scored, measurement.files)
         lead = {"size": run.size, "cell": run.cell, "seed": run.seed, "run": run.name}
-        for name, source in FILES.items():
-            path = (measured if source.measured else folder) / source.file
-            frame = read_csv(path, source.columns, source.keys)
-            source.check(frame, Context(path, run, record["steps"]))
-            frame = frame.sort_values(source.keys, kind="stable", ignore_index=True)
-            for at, (key, value) in enumerate(lead.items()):
-                frame.insert(at, key, value)
-            parts[name].append(frame)
-        check_digests(folder / "run.json", record, _files(measured=False))
-        check_digests(measured / "measure.json", scored, _files(measured=True))
+        for path, (_, written) in found.items():
+            for file in written:
+                frame = read(path.parent / file.csv, file, Context(run.spec, record["steps"]))
+                for at, (key, value) in enumerate(lead.items()):
+                    frame.insert(at, key, value)
+                parts[file.name].append(frame)
+        for path, (of, written) in found.items():
+            check_digests(path, of, {file.csv for file in written})
         flops = training_per_token(run.spec.model, run.spec.objective)
         rows.append({**lead, **_run_row(record), "train_flops_per_token": flops})
         records.append((run, record))
         data = run.spec.data["revision"]
-        for stage, of in (("training", record), ("measurement", scored)):
-            origins.append({**lead, "stage": stage, **provenance(of, data)})
+        origins.append({**lead, "stage": "training", **provenance(record, data)})
+        made = {path: of for path, (of, _) in found.items() if path != trained}
+        origins += [lead | origin for origin in _measuring_jobs(made.values(), data)]
     if not records:
         raise BlindspotError(
             f"{study.results / 'runs'}: no run of study {study.config.study!r} is trained and "
@@ -101,9 +107,9 @@ def collect(study: Study, out: Path) -> None:
         print(f"{study.config.study}: not part of this study: {', '.join(strays)}", file=sys.stderr)
 
     throughput, untimed = _throughput(study, origins)
-    tables = {"runs": pd.DataFrame(rows), "throughput": throughput}
+    tables = {"runs": pd.DataFrame(rows, columns=RUNS.header), "throughput": throughput}
     whole = dict.fromkeys(COUNTS, "Int64")  # a count that is not known is empty, not a fraction
-    tables["provenance"] = pd.DataFrame(origins, columns=ORIGINS).astype(whole)
+    tables["provenance"] = pd.DataFrame(origins, columns=PROVENANCE.header).astype(whole)
     tables |= {name: pd.concat(frames, ignore_index=True) for name, frames in parts.items()}
     for name, table in tables.items():
         with atomic_path(out / f"{name}.csv") as temporary:
@@ -140,9 +146,31 @@ def _outliers(study: Study, exits: pd.DataFrame) -> list[dict[str, str]]:
     ]
 
 
-def _files(measured: bool) -> set[str]:
-    """The files that a run, or its measurement, leaves."""
-    return {source.file for source in FILES.values() if source.measured == measured}
+def read(path: Path, file: File, at: Context) -> pd.DataFrame:
+    """A CSV of a run, checked against its declaration, its rows in the order of its keys."""
+    frame = read_csv(path, file.types, file.keys)
+    for fault in file.faults(frame, at):
+        raise refuse(path, fault)
+    return frame.sort_values(list(file.keys), kind="stable", ignore_index=True)
+
+
+def _measuring_jobs(
+    records: Iterable[dict[str, Any]], data_revision: int
+) -> Iterator[dict[str, Any]]:
+    """Where measurements come from: one row for those that agree in all but their times."""
+    jobs: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    for record in records:
+        origin = provenance(record, data_revision)
+        same = {key: value for key, value in origin.items() if key not in TIMES}
+        jobs.setdefault(canonical(same), []).append((record["measurement"], origin))
+    for members in jobs.values():
+        origin = members[0][1]
+        # Times of records of before are those of the whole job, or unknown.
+        for key, pick in (("started", min), ("finished", max)):
+            known = [o[key] for _, o in members if o[key] is not None]
+            origin[key] = pick(known, default=None)
+        names = " ".join(name for name, _ in members)
+        yield {"stage": "measurement", "measurements": names, **origin}
 
 
 def _why_not_trained(folder: Path, run: Run) -> str:
@@ -220,7 +248,7 @@ def _throughput(study: Study, origins: list[dict[str, Any]]) -> tuple[pd.DataFra
             continue
         record = read_timing(path)
         origins.append({"size": size, "stage": "throughput", **provenance(record, None)})
-        frame = read_csv(path, THROUGHPUT, ["architecture", "k"])
+        frame = read_csv(path, THROUGHPUT.types, THROUGHPUT.keys)
         constant = {
             "batch": c.throughput.batch,
             "context": c.windows.length,
@@ -243,10 +271,9 @@ def _throughput(study: Study, origins: list[dict[str, Any]]) -> tuple[pd.DataFra
             found = sorted(frame.loc[frame["architecture"] == label, "k"])
             if found[: len(depths)] != depths:
                 raise refuse(path, f"times architecture {label} at k = {found}, not at {depths}")
-        q25, median, q75 = (frame[f"tokens_per_s{q}"] for q in ("_q25", "", "_q75"))
-        finite(frame, path, ["tokens_per_s", "tokens_per_s_q25", "tokens_per_s_q75"], above=0)
-        if not ((q25 <= median) & (median <= q75)).all():
-            raise refuse(path, "has a median outside its quartiles")
+        # Of no run: nothing in it is checked against one.
+        for fault in THROUGHPUT.faults(frame, Context(None, 0)):
+            raise refuse(path, fault)
         check_digests(path.with_suffix(".json"), record, {path.name})
         for name in c.cells:
             rows = frame[frame["architecture"] == study.architecture(name)].sort_values("k")
@@ -254,7 +281,7 @@ def _throughput(study: Study, origins: list[dict[str, Any]]) -> tuple[pd.DataFra
             rows.insert(1, "cell", name)
             frames.append(rows)
     if not frames:
-        return pd.DataFrame(columns=["size", "cell", *THROUGHPUT]), untimed
+        return pd.DataFrame(columns=["size", "cell", *THROUGHPUT.header]), untimed
     return pd.concat(frames, ignore_index=True), untimed
 
 
@@ -318,7 +345,7 @@ def _describe(
         "revisions": {
             "data": DATA_REVISION,
             "training": TRAINING_REVISION,
-            "measurement": MEASUREMENT_REVISION,
             "throughput": THROUGHPUT_REVISION,
+            **{name: measurement.revision for name, measurement in MEASUREMENTS.items()},
         },
     }

@@ -10,8 +10,11 @@ from typing import Any
 
 import pandas as pd
 
+from blindspot import declared
 from blindspot.collect.stats import OUTLYING, t_factor
 from blindspot.config.spec import canonical
+from blindspot.declared import gathered
+from blindspot.declared.columns import TEXT
 from blindspot.errors import BlindspotError
 from blindspot.files import read_json
 
@@ -20,13 +23,13 @@ BASELINES = {"uniform": "all tokens alike", "unigram": "token frequencies of the
 #: Columns of collected files that are text, whatever stands in them: a cell may be named `1e5`, a
 #: commit be all digits.
 TEXT_COLUMNS = {
-    "size", "cell", "run", "split", "protocol", "architecture", "baseline", "group", "source",
-    "path", "dtype", "intervention", "score", "variant", "calibrated_on", "scored_on", "stage",
-    "device", "precision", "commit", "blindspot", "python", "torch", "numpy", "started", "finished",
-    "command",
-}  # fmt: skip
-#: Files that have rows of some runs alone: of readouts that normalize.
-PARTIAL = {"gradient_eps"}
+    column.name
+    for file in declared.COLLECTED.values()
+    for column in (*gathered.LEAD, *file.columns)
+    if column.type == TEXT
+}
+#: Files that have rows of some runs alone.
+PARTIAL = {file.name for file in declared.COLLECTED.values() if file.partial}
 
 
 def refuse(path: Path, fault: str) -> BlindspotError:
@@ -287,17 +290,12 @@ class Collected:
         if "baselines" in reads:
             shown = [f"{exp(self.baseline(name)):,.1f} ({name})" for name in BASELINES]
             parts.append(f"Validation perplexity without any context: {', '.join(shown)}.")
-        for files, budget, name in (
-            ({"norms", "norm_hist", "norm_growth"}, "norm_tokens", "Norms"),
-            ({"gradients"}, "probe_tokens", "Gradients (float64)"),
-            ({"updates"}, "probe_tokens", "Updates (float64)"),
-            ({"clamp"}, "intervention_tokens", "Interventions"),
-            ({"halting", "halting_curve"}, "intervention_tokens", "Halting"),
-        ):
-            if files & set(reads):
-                split = "the test split" if name == "Halting" else "the validation split"
+        for measurement in declared.MEASUREMENTS.values():
+            sample = measurement.sample
+            if sample and {file.name for file in measurement.files} & set(reads):
                 parts.append(
-                    f"{name} over up to {settings[budget]:,} tokens in windows spread over {split}."
+                    f"{sample.what} over up to {settings[sample.budget]:,} tokens in windows "
+                    f"spread over the {sample.split} split."
                 )
         return parts
 

@@ -13,37 +13,20 @@ from pydantic import ValidationError
 
 from blindspot.collect.collected import refuse
 from blindspot.config.flops import parameters
-from blindspot.config.revisions import MEASUREMENT_REVISION, THROUGHPUT_REVISION
+from blindspot.config.revisions import THROUGHPUT_REVISION
 from blindspot.config.spec import RunSpec
 from blindspot.config.study import Run, Study
+from blindspot.declared import gathered
+from blindspot.declared.measurement import RECORD, Measurement
 from blindspot.files import read_json, seal, sha256_file
 
-#: What the provenance of a result is gathered as, besides size, cell, seed, run and stage.
-PROVENANCE = (
-    "revision",
-    "data_revision",
-    "commit",
-    "dirty",
-    "device",
-    "threads",
-    "precision",
-    "blindspot",
-    "python",
-    "torch",
-    "numpy",
-    "started",
-    "finished",
-    "process_seconds",
-    "resumes",
-    "requeues",
-    "command",
-)
-
+#: What the provenance of a result is gathered as, besides whose it is and of which stage.
+PROVENANCE = gathered.PROVENANCE.header[len(gathered.LEAD) + 2 :]
 
 #: Keys that a record of each kind has.
 COMMON = ("revision", "files", "provenance", "sha256")
 RUN = (*COMMON, "name", "hash", "spec", "steps", "tokens_seen", "parameters", "data")
-MEASURE = (*COMMON, "run", "hash", "settings")
+MEASURE = (*COMMON, "measurement", "run", "hash", "settings")
 
 
 def read_run(folder: Path, run: Run) -> dict[str, Any]:
@@ -78,15 +61,17 @@ def read_run(folder: Path, run: Run) -> dict[str, Any]:
     return record
 
 
-def read_measure(folder: Path, run: Run, study: Study) -> dict[str, Any]:
-    """`folder/measure.json`, checked to be a measurement of this run with the study's settings."""
-    path = folder / "measure.json"
+def read_measure(folder: Path, run: Run, study: Study, measurement: Measurement) -> dict[str, Any]:
+    """`folder/measure.json`, checked to be of this run and measurement, with the study's
+    settings."""
+    path = folder / RECORD
     record = _read(path, *MEASURE)
-    _of_revision(path, record, "measurement", MEASUREMENT_REVISION)
+    _of_revision(path, record, f"measurement {measurement.name}", measurement.revision)
     expectations = {
+        "measurement": measurement.name,
         "run": run.name,
         "hash": run.spec.hash,
-        "settings": study.config.measurement.identity(),
+        "settings": measurement.chosen(study.config.measurement),
     }
     for key, expected in expectations.items():
         if record[key] != expected:

@@ -6,9 +6,12 @@ Imports neither torch nor pandas: Snakemake parses this at the start of every jo
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+from blindspot import declared
 from blindspot.config.study import Study
+from blindspot.declared.measurement import RECORD
 
 #: The file of final weights in a run's state folder.
 WEIGHTS = "weights.safetensors"
@@ -42,10 +45,26 @@ class RunFiles:
         """The record of a finished training."""
         return self.study.results / "runs" / name / "run.json"
 
+    def measurements(self, name: str) -> Path:
+        """The folder of a run's measurements."""
+        return self.study.results / "runs" / name / "measure"
+
     def measured(self, name: str) -> Path:
-        """The record of a measurement with today's settings."""
-        folder = self.study.config.measurement.folder
-        return self.study.results / "runs" / name / folder / "measure.json"
+        """The file that a measuring job writes last: with today's settings all are made."""
+        return self.measurements(name) / self._complete
+
+    def record(self, name: str, measurement: str) -> Path:
+        """The record of one measurement with today's settings."""
+        return self.measurements(name) / self._folders[measurement] / RECORD
+
+    def unmeasured(self, name: str) -> list[str]:
+        """The measurements that a run lacks, by name."""
+        at = self.measurements(name)
+        return [m for m, folder in self._folders.items() if not (at / folder / RECORD).exists()]
+
+    def is_measured(self, name: str) -> bool:
+        """Whether nothing is left to measure."""
+        return self.measured(name).exists() and not self.unmeasured(name)
 
     def weights(self, name: str) -> Path:
         """The trained weights, which may be lost."""
@@ -59,16 +78,24 @@ class RunFiles:
     def published(self) -> list[str]:
         """Runs that are trained and measured."""
         names = [run.name for run in self.study.runs]
-        return [n for n in names if self.finished(n).exists() and self.measured(n).exists()]
+        return [n for n in names if self.finished(n).exists() and self.is_measured(n)]
 
     def impossible(self, remade: Collection[str] = ()) -> list[str]:
-        """Runs that have results but neither a measurement nor the weights to make one; those that
-        are `remade` get weights."""
+        """Runs that have results but neither all measurements nor the weights to make them; those
+        that are `remade` get weights."""
         return [
             run.name
             for run in self.study.runs
             if run.name not in remade
             and self.finished(run.name).exists()
-            and not self.measured(run.name).exists()
             and not self.weights(run.name).exists()
+            and self.unmeasured(run.name)
         ]
+
+    @cached_property
+    def _folders(self) -> dict[str, str]:
+        return declared.folders(self.study.config.measurement)
+
+    @cached_property
+    def _complete(self) -> str:
+        return declared.complete(self._folders)

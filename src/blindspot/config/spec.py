@@ -7,7 +7,6 @@ is hashed; the hash is part of the run's folder, so a changed setting is another
 Imports no torch: Snakemake parses this at the start of every job.
 """
 
-from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -28,7 +27,7 @@ from blindspot.config.dataspec import (
     Tokenizer,
     WordsTokenizer,
 )
-from blindspot.config.revisions import MEASUREMENT_REVISION, TRAINING_REVISION
+from blindspot.config.revisions import TRAINING_REVISION
 from blindspot.config.schedules import Schedule
 from blindspot.settings import (
     Count,
@@ -308,7 +307,9 @@ class RunSpec(Settings):
 
 
 class Measurement(Settings):
-    """What is measured on a run's weights; changing it re-measures and never retrains.
+    """What is measured on a run's weights; changing it re-measures and never retrains. Each
+    measurement names in its declaration (declared/) which of these it reads: of those that do not
+    read what was changed, nothing is made anew.
 
     Budgets are counts of tokens, rounded down to whole windows (at least one).
     """
@@ -327,11 +328,6 @@ class Measurement(Settings):
     intervention_tokens: Count = 32768
     #: Perplexity relative to depth K's that halting is calibrated for.
     halting_target: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.01
-
-    @cached_property
-    def folder(self) -> str:
-        """Name of the folder, in a run's results, of what was measured with these settings."""
-        return f"measure-{digest({'revision': MEASUREMENT_REVISION, 'settings': self.identity()})}"
 
 
 class Throughput(Settings):

@@ -4,13 +4,7 @@
     unigram     an id is as likely as it is frequent among the tokens of the training split, counts
                 smoothed by one: p(i) = (count_i + 1) / (N + V)
 
-`baselines.csv`, one row a split x baseline. Targets are those of protocol `full` (exits.py): each
-token of the split once. It is the same for all runs on the same tokens.
-
-    tokens      targets
-    nll         sum of negative log-likelihoods, nats
-    ce          nll / tokens
-    ppl         exp(ce)
+Targets are those of protocol `full` (exits.py): each token of the split once.
 """
 
 import math
@@ -21,8 +15,6 @@ from numpy.typing import NDArray
 from blindspot.measure.subject import Row, Subject, number
 
 SPLITS = ("validation", "test")
-COLUMNS = ("split", "baseline", "tokens", "nll", "ce", "ppl")
-FILES = {"baselines": COLUMNS}
 
 
 def measure(subject: Subject) -> dict[str, list[Row]]:

@@ -5,14 +5,6 @@
 
 Directions are left to the model; the next loop works on the changed state. Depth 1 is untouched by
 both, so its change is 0.
-
-`clamp.csv`, one row an intervention x depth, over tokens of the validation split, float32:
-
-    ce, ce_edited       cross-entropy without and with the intervention, nats a token
-    change_mean         mean over tokens of (edited - unedited), paired by token
-    change_se           its standard error over tokens, as if they were independent: the spread
-                        within one run, not over seeds
-    norm, norm_edited   mean |H_k|
 """
 
 import math
@@ -27,19 +19,6 @@ from torch import Tensor
 from blindspot.measure.subject import Row, Subject, number, token_nll
 
 SPLIT = "validation"
-COLUMNS = (
-    "split",
-    "intervention",
-    "k",
-    "tokens",
-    "ce",
-    "ce_edited",
-    "change_mean",
-    "change_se",
-    "norm",
-    "norm_edited",
-)
-FILES = {"clamp": COLUMNS}
 
 Edit = Callable[[Tensor, Tensor, int], Tensor]
 

@@ -8,23 +8,6 @@ Three protocols (docs/perplexity.md); a window that several have in common is re
     paper            the windows of training, in order; every target of every window counts, with
                      as little as one token of context, inner ones length / stride times
     release-figure   the first 20 x 8 windows that do not overlap; every target of each counts
-
-`exits.csv`, one row a split x protocol x depth:
-
-    k               the exit; `trained_k` is the K of training: greater k are extrapolation. A
-                    final-only-rms readout is raw for k < trained_k and normalized from there on.
-    tokens          targets that were counted, each as often as it was
-    words           words of the original text that begin in those targets. Where the literature
-                    counts line ends as words (WikiText), the split's words are scaled to its count
-    bytes           UTF-8 length of the text of those targets
-    nll             sum of negative log-likelihoods, nats, in float64
-    ce              nll / tokens, nats a token
-    ppl             exp(ce)             `inf` where that overflows
-    word_ppl        exp(nll / words)
-    bits_per_byte   nll / ln 2 / bytes
-    unk_rate        share of the counted targets that are UNK
-    comparable      1 where the tokenizer loses nothing; 0 where word_ppl and bits_per_byte are
-                    of a text that was made easier, so that no other tokenizer's may stand beside
 """
 
 import math
@@ -38,27 +21,10 @@ from numpy.typing import NDArray
 from blindspot.config.spec import Windows
 from blindspot.data.tokens import Tokens
 from blindspot.data.windows import count, scoring
-from blindspot.measure.names import PROTOCOLS
+from blindspot.declared.exits import PROTOCOLS
 from blindspot.measure.subject import Row, Subject, number, token_nll
 
 SPLITS = ("validation", "test")
-COLUMNS = (
-    "split",
-    "protocol",
-    "k",
-    "tokens",
-    "words",
-    "bytes",
-    "nll",
-    "ce",
-    "ppl",
-    "word_ppl",
-    "bits_per_byte",
-    "trained_k",
-    "unk_rate",
-    "comparable",
-)
-FILES = {"exits": COLUMNS}
 #: Windows of protocol `release-figure`.
 RELEASE_WINDOWS = 20 * 8
 

@@ -11,23 +11,6 @@ tokens, so that a token's own loss has weight 1 / (supervised depths). Parts tha
 With a scale-invariant readout the immediate ce is blind to the scale, in penalty cells too: there
 it is the penalty that sees it. The immediate ce is measured at depths without a loss of their own
 as well (terminal cells; `trained` is false there, and its weight 1): it is the readout's property.
-
-`gradients.csv`, one row a dtype x source x path x k, over tokens of the validation split:
-
-    trained                 whether training followed this gradient (1) or not (0)
-    dtype                   float64; float32 beside it shows the floor of rounding
-    tokens                  tokens whose gradient is not zero: |cos| has no meaning for others
-    width                   d
-    cos_abs_mean, _p50, _p90    |cos| of g and H_k, over tokens
-    cos_mean                signed: positive where descent shrinks the norm
-    cos2_mean, cos2d_mean   cos^2, and cos^2 x d (1 for a random direction)
-    radial_mean             <g, H_k> / |H_k|: change of the objective a unit of norm
-    grad_norm_mean          |g|
-    chance_cos_abs, chance_cos2     of a random direction: E|cos|, and E cos^2 = 1 / d
-
-`gradient_eps.csv`: what RMSNorm's eps adds to the immediate ce's radial part, float64, by bucket
-`norm_low` <= |H_k| < `norm_high` (half decades); depths whose readout normalizes only. Columns
-ending in `_eps0` have the readout's eps set to 0.
 """
 
 import math
@@ -46,39 +29,6 @@ from blindspot.lm.objective import supervised
 from blindspot.measure.subject import Row, Subject, number, token_nll
 
 SPLIT = "validation"
-COLUMNS = (
-    "split",
-    "k",
-    "source",
-    "path",
-    "trained",
-    "dtype",
-    "tokens",
-    "width",
-    "cos_abs_mean",
-    "cos_abs_p50",
-    "cos_abs_p90",
-    "cos_mean",
-    "cos2_mean",
-    "cos2d_mean",
-    "radial_mean",
-    "grad_norm_mean",
-    "chance_cos_abs",
-    "chance_cos2",
-)
-EPS_COLUMNS = (
-    "split",
-    "k",
-    "eps",
-    "norm_low",
-    "norm_high",
-    "tokens",
-    "cos_abs_mean",
-    "cos_abs_mean_eps0",
-    "radial_mean",
-    "radial_mean_eps0",
-)
-FILES = {"gradients": COLUMNS, "gradient_eps": EPS_COLUMNS}
 #: Norm buckets of `gradient_eps.csv`: edges at 10^(i / 2).
 BUCKETS_A_DECADE = 2
 #: Tokens whose graph is held at a time.

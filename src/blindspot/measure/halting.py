@@ -12,18 +12,6 @@ both. Two variants:
     realised    a token's state is frozen where it stops, later tokens attend to the frozen state,
                 only active tokens are computed (`frozen.py`). Calibrated on its own passes.
 
-`halting.csv`, one row a score x variant (CE in nats a token; perplexities are relative to depth K's
-of the plain pass over the same tokens):
-
-    threshold                       inf or -inf where no or every token stops after loop 1
-    calibrated_on, calibration_*    split, tokens, relative perplexity and mean loops there
-    scored_on, tokens               split and tokens that the rest is of
-    ce_full, ce, ppl, relative_ppl  depth K's; with halting
-    mean_loops                      mean exit depth over tokens, 1 to trained_k
-
-`halting_curve.csv`: the oracle on the test split over a grid of thresholds (percentiles of the
-validation split's scores).
-
 `halting_timing.csv`: measured tokens/s of the realised variant at its threshold against the plain
 pass to depth K with one head, alternating, medians of `repeats`, float32, `batch` x `context`
 tokens at a time. The realised one reads a head at every loop for the tokens that are active. The
@@ -48,45 +36,6 @@ from blindspot.measure import frozen
 from blindspot.measure.subject import Ids, Row, Subject, number, token_nll
 
 CALIBRATION, SCORED = "validation", "test"
-COLUMNS = (
-    "score",
-    "variant",
-    "trained_k",
-    "target",
-    "threshold",
-    "calibrated_on",
-    "calibration_tokens",
-    "calibration_relative_ppl",
-    "calibration_mean_loops",
-    "scored_on",
-    "tokens",
-    "ce_full",
-    "ce",
-    "ppl",
-    "relative_ppl",
-    "mean_loops",
-)
-CURVE_COLUMNS = ("split", "score", "threshold", "tokens", "ce", "relative_ppl", "mean_loops")
-TIMING_COLUMNS = (
-    "split",
-    "score",
-    "threshold",
-    "device",
-    "threads",
-    "batch",
-    "context",
-    "tokens",
-    "repeats",
-    "mean_loops",
-    "tokens_per_s",
-    "tokens_per_s_full",
-    "speedup",
-)
-FILES = {
-    "halting": COLUMNS,
-    "halting_curve": CURVE_COLUMNS,
-    "halting_timing": TIMING_COLUMNS,
-}
 #: The realised variant tries every fourth threshold: each one costs a pass.
 STEP = 4
 REPEATS = 3
@@ -149,7 +98,7 @@ def measure(subject: Subject) -> dict[str, list[Row]]:
     rows = {split: subject.sample(split, budget) for split in (CALIBRATION, SCORED)}
     require_disjoint(*map(subject.tokens.split, (CALIBRATION, SCORED)))
     tried, scored = (observe(subject, rows[split]) for split in (CALIBRATION, SCORED))
-    tables: dict[str, list[Row]] = {name: [] for name in FILES}
+    tables: dict[str, list[Row]] = {"halting": [], "halting_curve": [], "halting_timing": []}
     for score in SCORES:
         grid = thresholds(tried.confidence[score])
         for threshold in grid:

@@ -1,28 +1,6 @@
 """Per-token norms of H_0 and of the state after every loop 1..K of training.
 
-All are L2 norms over d in float32, of tokens of the validation split. Row k = 0 is H_0.
-
-`norms.csv`, one row a loop:
-
-    tokens                  how many were read
-    l2_mean .. l2_max       mean, standard deviation (ddof 1), median, p90, p99, p99.9, maximum
-    rms_mean                mean of |H| / sqrt(d)
-    log_kurtosis            excess kurtosis of log |H| (0 for a log-normal norm)
-    hill                    Hill's tail index over the top 1 % (at least 10 tokens): survival falls
-                            as norm^-hill; small is heavy
-    mass_top1               share of the sum of |H|^2 that the top 1 % of tokens carry
-    half_mass               smallest share of tokens that carries half of the sum of |H|^2
-
-`norm_hist.csv`: counts of tokens with `low` <= |H| < `high`, 50 bins a decade, empty bins left out;
-every run has the same bins, so counts of seeds add up and survival at an edge is exact.
-
-`norm_groups.csv`: norms by `group`:
-    position     of the token in its window, from `low` to below `high`, in powers of two
-    frequency    of the token in the training split, `low` to below `high` occurrences a million
-
-`norm_growth.csv`: where the mean norm grows: `l2_0`, `l2_1`, `l2_k` are means of |H_0|, |H_1|,
-|H_K|; growth_1 = l2_1 - l2_0 and growth_rest = l2_k - l2_1, their shares of l2_k - l2_0 (empty
-unless both are at least 0), and the same as logarithms of the ratios.
+All are L2 norms over d in float32, of tokens of the validation split.
 """
 
 import itertools
@@ -34,51 +12,6 @@ from numpy.typing import NDArray
 from blindspot.measure.subject import Ids, Row, Subject, number
 
 SPLIT = "validation"
-FILES = {
-    "norms": (
-        "split",
-        "k",
-        "tokens",
-        "l2_mean",
-        "l2_std",
-        "l2_p50",
-        "l2_p90",
-        "l2_p99",
-        "l2_p999",
-        "l2_max",
-        "rms_mean",
-        "log_kurtosis",
-        "hill",
-        "mass_top1",
-        "half_mass",
-    ),
-    "norm_hist": ("split", "k", "tokens", "low", "high", "count"),
-    "norm_groups": (
-        "split",
-        "k",
-        "group",
-        "low",
-        "high",
-        "tokens",
-        "l2_mean",
-        "l2_p50",
-        "l2_p99",
-    ),
-    "norm_growth": (
-        "split",
-        "trained_k",
-        "tokens",
-        "l2_0",
-        "l2_1",
-        "l2_k",
-        "growth_1",
-        "growth_rest",
-        "share_1",
-        "share_rest",
-        "log_growth_1",
-        "log_growth_rest",
-    ),
-}
 BINS_A_DECADE = 50
 #: Part of the tokens that counts as the tail.
 TAIL = 0.01

@@ -1,9 +1,10 @@
 """What every measurement is made on: a model, its run's specification, settings and tokens."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -32,6 +33,13 @@ class Subject:
     spec: RunSpec
     settings: Measurement
     tokens: Tokens
+
+    def limited(self, reader: str, names: Collection[str]) -> Self:
+        """The same subject, with no settings but these: a measurement that read another one would
+        not be made anew when that one changes. What was computed once is shared."""
+        limited = copy.copy(self)
+        limited.__dict__ = self.__dict__ | {"settings": _Limited(self.settings, reader, names)}
+        return limited
 
     @property
     def loops(self) -> int:
@@ -78,6 +86,21 @@ class Subject:
         for at in range(0, len(rows), size):
             ids = torch.from_numpy(rows[at : at + size]).to(self.device)
             yield ids[:, :-1], ids[:, 1:]
+
+
+class _Limited:
+    """Settings of which only some may be read."""
+
+    def __init__(self, settings: Measurement, reader: str, names: Collection[str]) -> None:
+        self._settings, self._reader, self._names = settings, reader, names
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._names:
+            raise AttributeError(
+                f"measurement {self._reader} reads the setting {name}, which its declaration in "
+                f"declared/{self._reader}.py does not name under `settings`"
+            )
+        return getattr(self._settings, name)
 
 
 def token_nll(model: LoopedLM, state: Tensor, k: int, targets: Tensor) -> Tensor:

@@ -19,24 +19,10 @@ from blindspot import provenance
 from blindspot.config.flops import forward_per_token
 from blindspot.config.revisions import THROUGHPUT_REVISION
 from blindspot.config.spec import ModelSpec, Throughput
+from blindspot.declared.throughput import THROUGHPUT
 from blindspot.files import sha256_text, to_csv, write_record, write_text
 from blindspot.lm.device import autocast, resolve
 from blindspot.lm.model import LoopedLM
-
-COLUMNS = (
-    "architecture",
-    "k",
-    "batch",
-    "context",
-    "precision",
-    "device",
-    "threads",
-    "repeats",
-    "tokens_per_s",
-    "tokens_per_s_q25",
-    "tokens_per_s_q75",
-    "flops_per_token",
-)
 
 
 def write(value: Mapping[str, Any], out: Path, device: str, threads: int) -> None:
@@ -49,7 +35,7 @@ def write(value: Mapping[str, Any], out: Path, device: str, threads: int) -> Non
     started, chosen = provenance.now(), resolve(device)
     models = {label: ModelSpec.model_validate(m) for label, m in value["architectures"].items()}
     settings = Throughput.model_validate(value["settings"])
-    text = to_csv(COLUMNS, measure(models, settings, value["precision"], chosen))
+    text = to_csv(THROUGHPUT.header, measure(models, settings, value["precision"], chosen))
     write_record(
         out.with_suffix(".json"),
         {

@@ -5,31 +5,11 @@ H_{k+1} = F(H_k) with pre-norm branches: F(su) = s u + b(u) + O(1/s), u a direct
     radial increment   <u_k, H_{k+1} - H_k>         -> a(u) = <u, b(u)>, whatever s
     angular step       |u_{k+1} - u_k| x s_k        -> |b_perp(u)|,      whatever s
 
-All in float64, over tokens of the validation split; per token, then aggregated.
-
-`updates.csv`, along k in the trained model, where s and u change together: row k is the update
-from H_k to H_{k+1}, k = 0..update_loops - 1; loops beyond `trained_k` are extrapolation.
-
-    norm_mean, norm_p50             s_k
-    increment_mean                  s_{k+1} - s_k
-    radial_mean, _p50, _std         radial increment
-    update_mean                     |H_{k+1} - H_k|
-    angular_step_mean, _p50         |u_{k+1} - u_k|
-    angle_mean                      angle between them, radians
-    angular_step_norm_mean, _p50, _std      angular step x s_k
-    cos_successive_mean             cosine of this update and the one before (empty at k = 0)
-    angle_from_first_mean           angle between H_1 and H_{k+1}, radians (empty at k = 0)
-
-In cells with an inter-loop norm F sees H_k / rms(H_k): its updates do not fall with s, and the
-lemma does not speak of them.
-
-`update_fixed.csv`, at fixed u and growing s (one `norm` for all tokens), eps = 0: a check of the
-instrument, not a finding. u are the directions of H_k at depth k = `k`, the stack is applied
-without an inter-loop norm, and a(u), b_perp(u) are the sum of the branches at u itself.
-
-    radial_mean, angular_step_norm_mean         as above, at s = `norm`
-    radial_limit_mean, angular_limit_mean       a(u) and |b_perp(u)|
-    radial_rest_mean, angular_rest_mean         mean of |difference|: falls as 1 / norm
+All in float64, over tokens of the validation split; per token, then aggregated. `updates.csv`
+follows the trained model along k, where s and u change together; in cells with an inter-loop norm
+F sees H_k / rms(H_k): its updates do not fall with s, and the lemma does not speak of them.
+`update_fixed.csv` takes the directions of H_k and grows s, with eps = 0 and without an inter-loop
+norm: a check of the instrument, not a finding.
 """
 
 from collections import defaultdict
@@ -45,40 +25,6 @@ from blindspot.lm.model import Block, LoopedLM
 from blindspot.measure.subject import Ids, Row, Subject, number
 
 SPLIT = "validation"
-COLUMNS = (
-    "split",
-    "k",
-    "trained_k",
-    "tokens",
-    "norm_mean",
-    "norm_p50",
-    "increment_mean",
-    "radial_mean",
-    "radial_p50",
-    "radial_std",
-    "update_mean",
-    "angular_step_mean",
-    "angular_step_p50",
-    "angle_mean",
-    "angular_step_norm_mean",
-    "angular_step_norm_p50",
-    "angular_step_norm_std",
-    "cos_successive_mean",
-    "angle_from_first_mean",
-)
-FIXED_COLUMNS = (
-    "split",
-    "k",
-    "norm",
-    "tokens",
-    "radial_mean",
-    "radial_limit_mean",
-    "radial_rest_mean",
-    "angular_step_norm_mean",
-    "angular_limit_mean",
-    "angular_rest_mean",
-)
-FILES = {"updates": COLUMNS, "update_fixed": FIXED_COLUMNS}
 #: Norms at which F(su) is evaluated.
 NORMS = tuple(10.0**i for i in range(7))
 

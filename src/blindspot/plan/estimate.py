@@ -9,7 +9,7 @@ same settings, else reckoned from its FLOPs. Imports neither torch nor pandas.
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,8 @@ from blindspot.config.devices import known, peak
 from blindspot.config.flops import forward_per_token, training_per_token
 from blindspot.config.spec import Measurement, ModelSpec, RunSpec, digest
 from blindspot.config.study import Study
+from blindspot.declared import MEASUREMENTS
+from blindspot.declared.measurement import RECORD
 from blindspot.plan import inventory
 from blindspot.plan.calibration import Calibration, calibrations
 from blindspot.plan.inventory import Record
@@ -83,22 +85,31 @@ def step_flops(spec: RunSpec) -> float:
     return per_token * spec.batch * spec.windows.length
 
 
-def measurement_flops(model: ModelSpec, settings: Measurement, evaluated: int) -> float:
-    """FLOPs of all measurements of a run, roughly; `evaluated` tokens in validation and test.
+def measurement_flops(model: ModelSpec, settings: Measurement, evaluated: int) -> dict[str, float]:
+    """FLOPs of each measurement of a run, roughly; `evaluated` tokens in validation and test.
 
     Every exit in protocol full and another pass over the splits; norms; gradients of all depths
-    (each a backward pass) and updates in float64, which counts twice; clamps and halting.
+    (each a backward pass) and updates in float64, which counts twice; clamps and halting. One that
+    is not named here is taken to cost what norms do.
     """
     T = model.context
     deepest = max((model.loops, *settings.depths_beyond))
     depths = model.loops + len(settings.depths_beyond)
     passes = T / (T - settings.min_context) + 1
-    exits = evaluated * passes * forward_per_token(model, deepest, depths)
+    heads = forward_per_token(model, heads=model.loops)
     norms = settings.norm_tokens * forward_per_token(model, heads=0)
-    gradients = 2 * 3 * settings.probe_tokens * model.loops * forward_per_token(model)
-    updates = 2 * settings.probe_tokens * 2 * forward_per_token(model, settings.update_loops, 0)
-    interventions = 5 * settings.intervention_tokens * forward_per_token(model, heads=model.loops)
-    return exits + norms + gradients + updates + interventions
+    known = {
+        "baselines": 0.0,
+        "exits": evaluated * passes * forward_per_token(model, deepest, depths),
+        "gradients": 2 * 3 * settings.probe_tokens * model.loops * forward_per_token(model),
+        "updates": 2
+        * settings.probe_tokens
+        * 2
+        * forward_per_token(model, settings.update_loops, 0),
+        "clamp": 2 * settings.intervention_tokens * heads,
+        "halting": 3 * settings.intervention_tokens * heads,
+    }
+    return {name: known.get(name, norms) for name in MEASUREMENTS}
 
 
 @dataclass
@@ -113,7 +124,7 @@ class Estimator:
     bases: Counter[str] = field(default_factory=Counter)
     #: What was reckoned already, by class: a thousand runs share a few.
     _steps: dict[str, tuple[float, str]] = field(default_factory=dict)
-    _measures: dict[str, float] = field(default_factory=dict)
+    _measures: dict[tuple[str, str], float] = field(default_factory=dict)
     _keys: dict[int, tuple[RunSpec, str]] = field(default_factory=dict)
 
     def key(self, spec: RunSpec) -> str:
@@ -317,26 +328,33 @@ class Estimator:
         text = f"an assumed {share:.0%} of the peak of an {self.gpu}"
         return flops / (share * rate), f"{text}, {rate / 1e12:.0f} TFLOP/s in {precision}"
 
-    def measure(self, spec: RunSpec) -> float:
-        """Seconds of the job that measures a run."""
-        if self.key(spec) not in self._measures:
-            self._measures[self.key(spec)] = self._measure(spec)
-        return self._measures[self.key(spec)] + self.start + JOB
+    def measure(self, spec: RunSpec, names: Collection[str]) -> float:
+        """Seconds of the job that makes these measurements of a run."""
+        return sum(self._measure(spec, name) for name in names) + self.start + JOB
 
-    def _measure(self, spec: RunSpec) -> float:
-        """Seconds of the measurements themselves."""
+    def _measure(self, spec: RunSpec, name: str) -> float:
+        """Seconds of a measurement itself."""
+        key = (self.key(spec), name)
+        if key not in self._measures:
+            self._measures[key] = self._measured(spec, name)
+        return self._measures[key]
+
+    def _measured(self, spec: RunSpec, name: str) -> float:
         per_step = self.step(spec)
-        work = self._recorded_measurement(spec, per_step)
+        work = self._recorded_measurement(spec, name, per_step)
         if work is not None:
             return work
         evaluated = sum(self.splits.get(s, EVALUATION_TOKENS) for s in ("validation", "test"))
-        flops = measurement_flops(spec.model, self.study.config.measurement, evaluated)
+        flops = measurement_flops(spec.model, self.study.config.measurement, evaluated)[name]
         return flops * per_step / step_flops(spec) / MEASUREMENT_RATE
 
-    def _recorded_measurement(self, spec: RunSpec, per_step: float) -> float | None:
-        """From recorded measurements with the same settings on models of the same shape, by how
-        much faster or slower their device trains today. Those of this device, where there are."""
-        found = [(s, t) for s, t in self.measured if _shape(t.spec.model) == _shape(spec.model)]
+    def _recorded_measurement(self, spec: RunSpec, name: str, per_step: float) -> float | None:
+        """From records of the same measurement with the same settings on models of the same shape,
+        by how much faster or slower their device trains today. Those of this device, where there
+        are."""
+        found = [
+            (s, t) for s, t in self.measured[name] if _shape(t.spec.model) == _shape(spec.model)
+        ]
         found = [(s, t) for s, t in found if t.device == self.here] or found
         scales = [per_step / t.seconds for _, t in found if t.key == self.key(spec)]
         if not scales:
@@ -344,16 +362,20 @@ class Estimator:
         return statistics.median(s for s, _ in found) * statistics.median(scales)
 
     @cached_property
-    def measured(self) -> list[tuple[float, Timed]]:
-        """Seconds of work of recorded measurements with the study's settings, of any revision."""
-        found = []
-        settings = self.study.config.measurement.identity()
+    def measured(self) -> dict[str, list[tuple[float, Timed]]]:
+        """Seconds of work of recorded measurements with the study's settings, of any revision, by
+        name."""
+        found: dict[str, list[tuple[float, Timed]]] = {name: [] for name in MEASUREMENTS}
+        settings = self.study.config.measurement
         for timed in self.timed:
-            for path in timed.record.path.parent.glob("measure-*/measure.json"):
+            for path in timed.record.path.parent.glob(f"measure/*/{RECORD}"):
                 record = inventory.parse(path) or {}
-                parts = (record.get("provenance") or {}).get("seconds")
-                if isinstance(parts, dict) and agree(record.get("settings"), settings):
-                    found.append((float(sum(parts.values())), timed))
+                name, seconds = record.get("measurement"), _seconds(record)
+                if name not in found or seconds is None:
+                    continue
+                chosen = MEASUREMENTS[name].chosen(settings)
+                if not chosen or agree(record.get("settings"), chosen):
+                    found[name].append((seconds, timed))
         return found
 
     def throughput(self, size: str) -> float:
@@ -377,6 +399,12 @@ def agree(old: Any, new: Any) -> bool:
         keys = (old.keys() & new.keys()) - {"revision"}
         return bool(keys) and all(agree(old[key], new[key]) for key in keys)
     return bool(old == new)
+
+
+def _seconds(record: dict[str, Any]) -> float | None:
+    """Seconds that a measurement took, where its record says."""
+    seconds = (record.get("provenance") or {}).get("seconds")
+    return float(seconds) if isinstance(seconds, int | float) else None
 
 
 def _shape(model: ModelSpec) -> tuple[Any, ...]:

@@ -79,9 +79,8 @@ class Forecast:
         e, spec = self.estimator, group[0].run.spec
         flops = e.flops(spec)
         todo = [p for p in group if p.action == "train"]
-        measured = sum(p.action in ("train", "measure") for p in group)
         train = _sum([e.train(spec, p.left, self.gpus(p)) for p in todo])
-        measure = e.measure(spec) * measured if measured else 0.0
+        measure = sum(e.measure(spec, p.measurements) for p in group if p.measures)
         share = sum(p.left for p in todo)
         return Row(
             size,
@@ -108,9 +107,10 @@ class Forecast:
                 if p.action in ("train", "measure"):
                     spec, gpus = p.run.spec, self.gpus(p)
                     own = [e.train(spec, p.left, gpus)] if p.action == "train" else []
-                    spent.append(_sum([*own, e.measure(spec)]))
                     shared = [None if s is None else s / gpus for s in own]
-                    chains.append(_sum([*shared, e.measure(spec)]))
+                    after = [e.measure(spec, p.measurements)] if p.measures else []
+                    spent.append(_sum([*own, *after]))
+                    chains.append(_sum([*shared, *after]))
         timings = [e.throughput(size) for size in self.plan.untimed()]
         work, alone = _sum(spent), sum(timings)
         if work is None:

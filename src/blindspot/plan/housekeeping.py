@@ -14,8 +14,10 @@ from typing import Any
 
 from rich.table import Table
 
+from blindspot import declared
 from blindspot.config.runfiles import WEIGHTS, checkpoints
 from blindspot.config.study import Study
+from blindspot.declared.measurement import RECORD
 from blindspot.errors import BlindspotError, LockedError
 from blindspot.files import leftovers
 from blindspot.plan import inventory, show
@@ -110,7 +112,7 @@ def what(folder: Path) -> str:
     if (folder / "run.json").exists():
         if inventory.parse(folder / "run.json") is None:
             return "damaged run.json"
-        n = len(list(folder.glob("measure-*/measure.json")))
+        n = len(list(folder.glob(f"measure/*/{RECORD}")))
         return f"finished, {n} measurement{'s' if n != 1 else ''}"
     if (folder / "failed.json").exists():
         return "failed"
@@ -232,14 +234,19 @@ def _unused_results(study: Study, known: Users) -> list[tuple[str, Path]]:
     found: list[tuple[str, Path]] = []
     # Users of this folder are studies of the same name: their measurements and timings count.
     own = [s for s in known.studies if s.results == study.results]
-    measures = {s.config.measurement.folder for s in own}
+    measures = set()
+    for s in own:
+        folders = declared.folders(s.config.measurement)
+        measures |= {*folders.values(), declared.complete(folders)}
     timed = {f"{size}-{s.throughput_hash(size)}" for s in own for size in s.config.sizes}
     names = {run.name for s in own for run in s.runs}
     for folder in inventory.run_folders(study.results / "runs"):
         if inventory.name_of(folder) not in names:
             found.append(("results of runs", folder))
             continue
-        old = [p for p in sorted(folder.glob("measure-*")) if p.name not in measures]
+        # `measure-*`: of before each measurement had a folder of its own, and not taken up.
+        old = [*folder.glob("measure-*"), *(folder / "measure").glob("[!.]*")]
+        old = sorted(p for p in old if p.name not in measures)
         found += [("measurements with other settings", path) for path in old]
         kept = [folder, *(p for p in folder.glob("measure-*") if p not in old)]
         half = [path for place in kept for path in leftovers(place)]

@@ -9,10 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from blindspot.config.revisions import MEASUREMENT_REVISION
 from blindspot.config.runfiles import RunFiles, checkpoints
 from blindspot.config.spec import canonical
 from blindspot.config.study import Run, Study
+from blindspot.declared import MEASUREMENTS
+from blindspot.declared.measurement import RECORD
 from blindspot.plan import inventory
 from blindspot.plan.diff import differences, shown
 from blindspot.plan.inventory import Record
@@ -31,6 +32,13 @@ class Planned:
     run: Run
     action: Action
     left: float
+    #: Measurements to make.
+    measurements: tuple[str, ...] = ()
+
+    @property
+    def measures(self) -> bool:
+        """Whether a job measures it."""
+        return self.action in ("train", "measure") and bool(self.measurements)
 
 
 class Plan:
@@ -72,18 +80,20 @@ class Plan:
         return [self._planned(run, started.get(run.name), remade) for run in self.study.runs]
 
     def _planned(self, run: Run, started: Progress | None, remade: Collection[str]) -> Planned:
+        every = tuple(MEASUREMENTS)
         if run.name in remade:
-            return Planned(run, "train", 1.0)
+            return Planned(run, "train", 1.0, every)
+        lacking = tuple(self.files.unmeasured(run.name))
         if started is None:
-            if self.files.measured(run.name).exists():
+            if self.files.is_measured(run.name):
                 return Planned(run, "cached", 0.0)
-            possible = self.files.weights(run.name).exists()
-            return Planned(run, "measure" if possible else "impossible", 0.0)
+            possible = not lacking or self.files.weights(run.name).exists()
+            return Planned(run, "measure" if possible else "impossible", 0.0, lacking)
         if started.state == "trained":
-            return Planned(run, "train", 0.0)
+            return Planned(run, "train", 0.0, lacking)
         saved = checkpoints(self.study.work / "runs" / run.name)
         done = int(saved[0].stem[5:]) / started.steps if saved and started.steps else 0.0
-        return Planned(run, "train", 1.0 - min(done, 1.0))
+        return Planned(run, "train", 1.0 - min(done, 1.0), lacking)
 
     def untimed(self) -> list[str]:
         """Sizes whose throughput is to be timed."""
@@ -112,27 +122,37 @@ class Plan:
         if one.run in self.study.remade:
             return "to be made anew (reuse: false)"
         if one.action in ("measure", "impossible"):
-            reason = self._why_measured(one.run)
+            reason = self._why_measured(one)
             return reason + ("; its weights are gone" if one.action == "impossible" else "")
         reason = self._why_trained(one.run)
         if one.left == 0.0:
             return f"{reason}; trained already, results to be written"
         return reason + (f"; goes on at {1 - one.left:.0%}" if one.left < 1.0 else "")
 
-    def _why_measured(self, run: Run) -> str:
-        folder, settings = self.study.results / "runs" / run.name, self.study.config.measurement
+    def _why_measured(self, one: Planned) -> str:
+        reasons: dict[str, list[str]] = {}
+        for name in one.measurements:
+            reasons.setdefault(self._why_made(one.run, name), []).append(name)
+        if len(reasons) == 1 and len(one.measurements) == len(MEASUREMENTS):
+            return next(iter(reasons))
+        said = [f"{', '.join(names)}: {reason}" for reason, names in reasons.items()]
+        return "; ".join(said) or "measured; the file that says so is lost"
+
+    def _why_made(self, run: Run, name: str) -> str:
+        """Why one measurement is made: against the nearest one that is there."""
+        measurement = MEASUREMENTS[name]
+        new = measurement.chosen(self.study.config.measurement)
         nearest: dict[str, tuple[Any, Any]] | None = None
-        for path in folder.glob("measure-*/measure.json"):
+        for path in self.files.measurements(run.name).glob(f"{name}-*/{RECORD}"):
             record = inventory.parse(path) or {}
-            old, new = dict(record.get("settings", {})), settings.identity()
-            found = differences(old, new)
-            if record.get("revision") != MEASUREMENT_REVISION:
-                found["revision"] = (record.get("revision"), MEASUREMENT_REVISION)
+            found = differences(dict(record.get("settings", {})), new)
+            if record.get("revision") != measurement.revision:
+                found["revision"] = (record.get("revision"), measurement.revision)
             if nearest is None or len(found) < len(nearest):
                 nearest = found
         if nearest is None:
             return "not measured yet"
-        return _named(nearest, {"revision": "measurement revision"}, "measurement changed: ")
+        return _named(nearest, {"revision": "revision"}, "")
 
     def _why_trained(self, run: Run) -> str:
         own = self._by_place.get(f"{run.size}/{run.cell}/seed{run.seed}")

@@ -117,7 +117,7 @@ def progress(study: Study, runs: Iterable[Run] | None = None) -> list[Progress]:
 def _progress(study: Study, run: Run) -> Progress:
     folder, state = study.results / "runs" / run.name, study.work / "runs" / run.name
     files = RunFiles(study)
-    measured = files.measured(run.name).exists()
+    measured = files.is_measured(run.name)
     found = Progress(run, "waiting", steps=run.spec.training.steps, measured=measured)
     _read_note(state / PROGRESS, found)
     finished = files.finished(run.name)

@@ -5,78 +5,26 @@ The sentences here say what is drawn and how to read it; study, corpus, seeds an
 are added from the collected results (`tables.caption`, `figures.caption`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from blindspot.config.spec import canonical
-from blindspot.measure.names import FILES as MEASURED
+from blindspot.declared import COLLECTED as DECLARED
+from blindspot.publish.item import Item, named, two_initializations
 
 if TYPE_CHECKING:
     from blindspot.config.study import Config
 
 #: CSV files that `collect` writes next to `study.json`.
-COLLECTED = ("runs", "trajectory", "timing", *MEASURED, "throughput", "provenance")
+COLLECTED = tuple(DECLARED)
 
 
-def always(config: "Config") -> bool:
-    """Of every study."""
-    return True
+#: What of `collapse.csv` is shown, and how it is called.
+COLLAPSE = (("shared_direction", "|mean u|²"), ("effective_rank", "effective rank"))
 
-
-def two_initializations(config: "Config") -> bool:
-    """Whether some cell is there under more than one initialization."""
-    kinds: dict[str, set[str]] = {}
-    for cell in config.cells.values():
-        kind = {k: x for k, x in cell.described(config.model).items() if k != "init_std"}
-        init = cell.initial(config.model)
-        kinds.setdefault(canonical(kind), set()).add("default" if init is None else str(init))
-    return any(len(stds) > 1 for stds in kinds.values())
-
-
-@dataclass(frozen=True)
-class Item:
-    """One table or figure.
-
-    `reads` names collected CSVs without their ending; every item reads `study.json` as well.
-    """
-
-    name: str
-    title: str
-    category: str
-    caption: str
-    reads: tuple[str, ...]
-    #: Whether a study can have it, by its config; the workflow makes no target of what it cannot.
-    when: Callable[["Config"], bool] = always
-    #: Of figures: `interval` draws bars of the t-interval, `range` bands over all seeds, `runs` one
-    #: curve a run.
-    spread: str = "interval"
-
-    def inputs(self) -> list[str]:
-        """Names of the collected files it is a function of; nothing else may change it."""
-        return ["study.json", *(f"{name}.csv" for name in ("runs", *self.reads))]
-
-    def described(self, config: "Config", missing: Sequence[str]) -> str:
-        """The caption as far as it is known before there are results: without the `missing`."""
-        depths = ", ".join(
-            str(k)
-            for k in sorted({cell.shared(config.model).loops for cell in config.cells.values()})
-        )
-        sizes, seeds = ", ".join(config.sizes), ", ".join(map(str, config.grid.seeds))
-        return (
-            f"{self.title}. {self.caption} Study {config.study}, corpus {config.corpus.label}, "
-            f"sizes {sizes}, seeds {seeds}, K = {depths}."
-            + (f" Not shown, since not finished: {', '.join(missing)}." if missing else "")
-        )
-
-
-def _named(*items: Item) -> dict[str, Item]:
-    return {item.name: item for item in items}
-
-
-TABLES = _named(
+TABLES = named(
     Item(
         "main",
+        "results.main",
         "Perplexity and state norm after the last loop",
         "Results",
         "Where the loss is placed x how states are read, and further controls of the norm. Token "
@@ -87,6 +35,7 @@ TABLES = _named(
     ),
     Item(
         "loss-placement",
+        "results.loss_placement",
         "Cross-entropy at every exit, by placement of the loss",
         "Depth",
         "Cross-entropy in nats a token when the state is read after loop k, on the validation "
@@ -95,6 +44,7 @@ TABLES = _named(
     ),
     Item(
         "depth",
+        "results.depth",
         "Perplexity at every exit",
         "Depth",
         "Token perplexity when the state is read after loop k.",
@@ -102,6 +52,7 @@ TABLES = _named(
     ),
     Item(
         "perplexity",
+        "perplexity.perplexity",
         "Perplexity by token, by word and by byte",
         "Results",
         "The same sum of nats at the last loop over the tokens that a protocol scores, over the "
@@ -111,6 +62,7 @@ TABLES = _named(
     ),
     Item(
         "variable-depth",
+        "results.variable_depth",
         "Perplexity and speed of every exit",
         "Depth",
         "Token perplexity on the validation split when the state is read after loop k, the CE that "
@@ -120,6 +72,7 @@ TABLES = _named(
     ),
     Item(
         "norms",
+        "scale.norms",
         "State norm by loop",
         "Scale",
         "Mean L2 norm of the state before the first loop (H_0) and after each loop. Growth in "
@@ -129,6 +82,7 @@ TABLES = _named(
     ),
     Item(
         "token-norms",
+        "scale.token_norms",
         "State norm over tokens",
         "Scale",
         "Distribution over tokens of the state's L2 norm after the last loop: moments, quantiles, "
@@ -139,6 +93,7 @@ TABLES = _named(
     ),
     Item(
         "radial",
+        "mechanism.radial",
         "Radial part of the gradients",
         "Mechanism",
         "Mean over tokens of |cos| between the gradient with respect to a state and the state "
@@ -152,6 +107,7 @@ TABLES = _named(
     ),
     Item(
         "updates",
+        "mechanism.updates",
         "Updates along the loops",
         "Mechanism",
         "Radial increment of an update (along the state before it), angular step x norm s of the "
@@ -160,7 +116,20 @@ TABLES = _named(
         ("updates",),
     ),
     Item(
+        "collapse",
+        "by_loop.means_by_loop",
+        "Collapse to one direction",
+        "Mechanism",
+        "Whether all tokens share one direction u = H / |H| after a loop: the squared length of "
+        "the mean direction (1 where all tokens have the same one; above 0.9 counts as collapsed), "
+        "and the effective rank of the directions (1 to the width). Freezing of directions that "
+        "have collapsed is no sign of a readout that is blind to scale.",
+        ("collapse",),
+        values=COLLAPSE,
+    ),
+    Item(
         "clamp",
+        "mechanism.clamp",
         "Clamping the scale",
         "Mechanism",
         "Change of CE (nats a token) at the last exit when each token's norm is held at its value "
@@ -170,6 +139,7 @@ TABLES = _named(
     ),
     Item(
         "halting",
+        "mechanism.halting",
         "Calibrated halting",
         "Depth",
         "Mean loops when each token stops once its readout is sure enough; the threshold is "
@@ -179,6 +149,7 @@ TABLES = _named(
     ),
     Item(
         "throughput",
+        "cost.throughput",
         "Throughput by exit depth",
         "Cost",
         "Tokens per second of a forward pass that stops after loop k, with one head at the exit: "
@@ -188,6 +159,7 @@ TABLES = _named(
     ),
     Item(
         "cost",
+        "cost.cost",
         "Cost of training",
         "Cost",
         "Tokens, floating-point operations (by formula; a loss at every loop costs more heads), "
@@ -196,6 +168,7 @@ TABLES = _named(
     ),
     Item(
         "matched",
+        "cost.compared",
         "Cells at equal budgets",
         "Training",
         "Validation CE at the last loop at equal optimizer steps, equal training FLOPs and equal "
@@ -205,6 +178,7 @@ TABLES = _named(
     ),
     Item(
         "initialization",
+        "scale.initialization",
         "Cells under two initializations",
         "Initialization",
         "Perplexity at the last loop, CE that loops 2 to K save, and norms, of cells that differ "
@@ -214,6 +188,7 @@ TABLES = _named(
     ),
     Item(
         "provenance",
+        "provenance.provenance",
         "Where the results come from",
         "Provenance",
         "Code, versions and machine of every training, measurement and timing; results that agree "
@@ -225,6 +200,7 @@ TABLES = _named(
 
 #: The ledger, `claims.csv` and `claims.md` (claims.py).
 CLAIMS = Item(
+    "claims",
     "claims",
     "Ledger of the paper's claims",
     "Claims",
@@ -248,9 +224,10 @@ CLAIMS = Item(
     ),
 )
 
-FIGURES = _named(
+FIGURES = named(
     Item(
         "norm-over-training",
+        "scale.norm_over_training",
         "State norm over training",
         "Scale",
         "Top: norm of the state after the last loop, |H_K| (L2 over the width, mean over the "
@@ -263,6 +240,7 @@ FIGURES = _named(
     ),
     Item(
         "norm-by-loop",
+        "scale.norm_by_loop",
         "State norm by loop",
         "Scale",
         "Top: norm of the state before the first loop (H_0) and after each loop, on the "
@@ -272,6 +250,7 @@ FIGURES = _named(
     ),
     Item(
         "token-norm-survival",
+        "tails.token_norm_survival",
         "Survival of token norms",
         "Scale",
         "Share of tokens whose state after the last loop is at least so large, both axes "
@@ -283,6 +262,7 @@ FIGURES = _named(
     ),
     Item(
         "radial-fraction",
+        "mechanism.radial_fraction",
         "Radial fraction of the gradients, by loop",
         "Mechanism",
         "Mean over tokens of |cos| between the cross-entropy's gradient with respect to a state "
@@ -294,6 +274,7 @@ FIGURES = _named(
     ),
     Item(
         "update-lemma",
+        "mechanism.update_lemma",
         "Updates against the activity lemma",
         "Mechanism",
         "Left: at fixed directions and growing s, distance of angular step x s (markers) and of "
@@ -307,6 +288,7 @@ FIGURES = _named(
     ),
     Item(
         "angle",
+        "mechanism.angle",
         "Angle between successive states",
         "Mechanism",
         "Top: angle between the states before and after a loop, mean over tokens; the first loop "
@@ -319,6 +301,7 @@ FIGURES = _named(
     ),
     Item(
         "perplexity-by-depth",
+        "depth.perplexity_by_depth",
         "Perplexity by exit depth",
         "Depth",
         "Validation perplexity when the state is read after loop k. Top: all cells, logarithmic. "
@@ -330,6 +313,7 @@ FIGURES = _named(
     ),
     Item(
         "frontier",
+        "depth.frontier",
         "Measured frontier of perplexity and throughput",
         "Depth",
         "Validation perplexity against measured throughput, one curve a cell over its exits. "
@@ -340,7 +324,18 @@ FIGURES = _named(
         spread="range",
     ),
     Item(
+        "collapse",
+        "by_loop.lines_by_loop",
+        "Collapse to one direction, by loop",
+        "Mechanism",
+        "Top: squared length of the mean over tokens of the direction u = H / |H|, 1 where all "
+        "tokens have the same one. Bottom: effective rank of the directions. Validation split.",
+        ("collapse",),
+        values=COLLAPSE,
+    ),
+    Item(
         "clamp",
+        "interventions.clamp",
         "Clamping the scale",
         "Mechanism",
         "Change of CE (nats a token) by exit when each token's norm is held at its value after "
@@ -350,6 +345,7 @@ FIGURES = _named(
     ),
     Item(
         "halting",
+        "interventions.halting",
         "Halting: perplexity against mean loops",
         "Depth",
         "Perplexity on test relative to depth K against mean loops, as the threshold on margin "
@@ -361,6 +357,7 @@ FIGURES = _named(
     ),
     Item(
         "training-curves",
+        "training.training_curves",
         "Validation loss over training",
         "Training",
         "Cross-entropy (nats a token) at the last loop on the validation windows of the training "
@@ -371,6 +368,7 @@ FIGURES = _named(
     ),
     Item(
         "initialization",
+        "initialization.initialization",
         "Is it the initialization?",
         "Initialization",
         "Norm by loop and perplexity by exit of cells that differ in their initialization alone: "
@@ -399,6 +397,7 @@ def item(items: Mapping[str, Item], name: str) -> Item:
         return items[name]
     return Item(
         name,
+        "",  # publish/sweeps.py makes both
         f"Sweep {name.removeprefix(SWEEP)}",
         "Sweeps",
         "CE (nats a token) and norm of the state at the last loop that each run was trained with, "

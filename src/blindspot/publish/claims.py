@@ -34,9 +34,9 @@ from pydantic import Field, model_validator
 from blindspot.collect.collected import Collected
 from blindspot.collect.stats import Judgement, Summary, judge, summarize
 from blindspot.config.spec import Settings
+from blindspot.declared.exits import PROTOCOLS, Protocol
 from blindspot.errors import BlindspotError
 from blindspot.files import atomic_path, write_text
-from blindspot.measure.names import PROTOCOLS, Protocol
 from blindspot.publish.catalogue import CLAIMS
 from blindspot.publish.quantities import QUANTITIES, Frames, Quantity, Values
 from blindspot.publish.typeset import ABSENT, interval, markdown, page

@@ -10,7 +10,8 @@ from blindspot.collect.collected import Collected
 from blindspot.errors import BlindspotError
 from blindspot.files import write_text
 from blindspot.publish import figures, summary, tables
-from blindspot.publish.catalogue import FIGURES, SWEEP, TABLES, Item, item
+from blindspot.publish.catalogue import FIGURES, SWEEP, TABLES, item
+from blindspot.publish.item import Item
 from blindspot.publish.typeset import escape_markdown, escape_rst
 
 #: Categories in the order of reading; of the catalogue's others none is left out.

@@ -7,9 +7,9 @@ import torch
 from blindspot import provenance
 from blindspot.config.flops import parameters
 from blindspot.data.tokens import Tokens
+from blindspot.declared.training import TIMING, TRAJECTORY
 from blindspot.files import sha256_text, to_csv, write_record, write_text
 from blindspot.lm.device import resolve
-from blindspot.training import trajectory
 from blindspot.training.job import Job
 
 try:
@@ -31,8 +31,8 @@ def publish(job: Job, meta: dict[str, Any], ranks: int) -> None:
     data = Tokens.open(job.tokens, verify=False)
     execution = job.execution.identity() | {"ranks": ranks, "compiled": meta.get("compiled")}
     texts = {
-        "trajectory.csv": to_csv(trajectory.COLUMNS, meta["rows"]),
-        "timing.csv": to_csv(trajectory.TIMING_COLUMNS, meta["timing"]),
+        "trajectory.csv": to_csv(TRAJECTORY.header, meta["rows"]),
+        "timing.csv": to_csv(TIMING.header, meta["timing"]),
     }
     for file, text in texts.items():
         write_text(out / file, text)

@@ -31,7 +31,7 @@ def clear_if_asked(state: Path, out: Path) -> bool:
         path.unlink()
     shutil.rmtree(state / "tensorboard", ignore_errors=True)
     # They describe the weights that are gone.
-    for folder in out.glob("measure-*"):
+    for folder in out.glob("measure*"):
         shutil.rmtree(folder)
     mark.unlink()
     return True

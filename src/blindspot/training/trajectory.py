@@ -1,16 +1,6 @@
 """The training log: a trajectory that is a function of the specification, and timings that are not.
 
-`trajectory.csv`, one row a step x split x k:
-
-    step, tokens        optimizer steps done and tokens trained on by then
-    split               train (the step's batch, dropout on) or validation (dropout off)
-    k                   0 for H_0 (before the first loop), then 1..K
-    ce                  cross-entropy in nats a token, read at depth k; empty at k = 0
-    norm_mean, norm_p50, norm_p99, norm_max
-                        L2 norm of H_k over d, over the batch's tokens
-    grad_norm           norm of the step's gradient before clipping; on row k = 0 of split train
-
-`timing.csv`, one row a logged step: step, seconds (of training, over all attempts), tokens_per_s.
+Their columns are declared in declared/training.py.
 """
 
 from collections.abc import Sequence
@@ -22,20 +12,6 @@ from torch import Tensor
 from blindspot.lm.model import LoopedLM
 from blindspot.lm.objective import cross_entropy
 from blindspot.training.parallel import World
-
-COLUMNS = (
-    "step",
-    "tokens",
-    "split",
-    "k",
-    "ce",
-    "norm_mean",
-    "norm_p50",
-    "norm_p99",
-    "norm_max",
-    "grad_norm",
-)
-TIMING_COLUMNS = ("step", "seconds", "tokens_per_s")
 
 
 def token_norms(state: Tensor) -> Tensor:

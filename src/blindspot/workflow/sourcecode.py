@@ -22,6 +22,8 @@ MODULES = {
     # Snakemake's own report: the captions.
     "report": "blindspot.publish.showcase",
 }
+#: Packages that load their modules by name: the catalogue says which one makes an item.
+BY_NAME = ("blindspot.publish.tables", "blindspot.publish.figures")
 
 
 def refuse_other_checkout(folder: Path, package: Path = PACKAGE) -> None:
@@ -63,6 +65,8 @@ def closure(module: str, package: Path = PACKAGE) -> list[Path]:
         # Without an ending that Python would make beside it.
         beside = [p for p in path.parent.glob(f"{path.stem}.*") if p.suffix not in (".pyc", ".pyi")]
         found[name] = [path] if path.stem == "__init__" else beside
+        if name in BY_NAME:
+            todo += [f"{name}.{p.stem}" for p in path.parent.glob("[!_]*.py")]
         # A module's packages run before it.
         parents = name.split(".")[:-1]
         todo += [".".join(parents[: n + 1]) for n in range(len(parents))]

@@ -6,38 +6,18 @@
 Nothing is typed in: a number that is drawn was measured.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from blindspot.collect.collected import Collected
 from blindspot.errors import BlindspotError
 from blindspot.publish import style, sweeps
 from blindspot.publish.catalogue import FIGURES, item
-from blindspot.publish.figures import (
-    depth,
-    initialization,
-    interventions,
-    mechanism,
-    scale,
-    tails,
-    training,
-)
 from blindspot.publish.figures.panels import Panels
+from blindspot.publish.item import Functions
 
-DRAWN: dict[str, Callable[[Collected], Panels]] = {
-    "norm-over-training": scale.norm_over_training,
-    "norm-by-loop": scale.norm_by_loop,
-    "token-norm-survival": tails.token_norm_survival,
-    "radial-fraction": mechanism.radial_fraction,
-    "update-lemma": mechanism.update_lemma,
-    "angle": mechanism.angle,
-    "perplexity-by-depth": depth.perplexity_by_depth,
-    "frontier": depth.frontier,
-    "clamp": interventions.clamp,
-    "halting": interventions.halting,
-    "training-curves": training.training_curves,
-    "initialization": initialization.initialization,
-}
+#: Name to the function that draws it, as the catalogue has it.
+DRAWN: Mapping[str, Callable[[Collected], Panels]] = Functions(__name__, FIGURES)
 
 
 def draw(name: str, collected: Path, out: Path) -> None:

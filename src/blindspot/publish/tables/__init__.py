@@ -7,7 +7,7 @@ The CSV has every number in full. The others show the same numbers, rounded by o
 (`typeset.number`), and escaped after rounding, once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from blindspot.collect.collected import Collected
@@ -15,28 +15,12 @@ from blindspot.errors import BlindspotError
 from blindspot.files import atomic_path, write_text
 from blindspot.publish import sweeps
 from blindspot.publish.catalogue import TABLES, item
-from blindspot.publish.tables import cost, mechanism, perplexity, provenance, results, scale
+from blindspot.publish.item import Functions
 from blindspot.publish.tables.table import Table
 from blindspot.publish.typeset import latex, markdown, page
 
-MADE: dict[str, Callable[[Collected], Table]] = {
-    "main": results.main,
-    "loss-placement": results.loss_placement,
-    "depth": results.depth,
-    "perplexity": perplexity.perplexity,
-    "variable-depth": results.variable_depth,
-    "norms": scale.norms,
-    "token-norms": scale.token_norms,
-    "radial": mechanism.radial,
-    "updates": mechanism.updates,
-    "clamp": mechanism.clamp,
-    "halting": mechanism.halting,
-    "throughput": cost.throughput,
-    "cost": cost.cost,
-    "matched": cost.compared,
-    "initialization": scale.initialization,
-    "provenance": provenance.provenance,
-}
+#: Name to the function that makes it, as the catalogue has it.
+MADE: Mapping[str, Callable[[Collected], Table]] = Functions(__name__, TABLES)
 #: Tables that are not of means over runs: of architectures, of single results.
 OF_ITS_OWN = {"throughput", "provenance"}
 

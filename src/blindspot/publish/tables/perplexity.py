@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from blindspot.collect.collected import Collected
-from blindspot.measure.names import PROTOCOLS
+from blindspot.declared.exits import PROTOCOLS
 from blindspot.publish.tables.table import (
     KEYS,
     Table,

@@ -1,0 +1,40 @@
+"""Columns of the tables' CSVs that are of no collected file.
+
+Most columns of a table are a column of a collected file, as a mean over seeds; a name with one of
+the endings below is what stands around that mean.
+"""
+
+#: Ending of a column's name to what it says of the column without it.
+ENDINGS = {
+    "_ci": "half-width of the 95 % t-interval over seeds; empty with one seed",
+    "_low": "lower end of the 95 % t-interval, where logarithms are averaged",
+    "_high": "upper end of it",
+}
+#: Name to unit and meaning.
+COLUMNS: dict[str, tuple[str, str]] = {
+    "seeds": ("", "runs that the mean is over"),
+    "outliers": ("", "of these, runs far from the others of their cell"),
+    "loss": ("", "where the loss is placed: terminal or per-loop"),
+    "init": ("", "standard deviation of the initialization; default is PyTorch's"),
+    "control": ("", "further controls of the norm"),
+    "readout": ("", "how states are read"),
+    "norm": ("", "mean norm of the state after the last loop"),
+    "norm_0": ("", "mean norm of H_0"),
+    "norm_1": ("", "mean norm of H_1"),
+    "ce_gain": ("nats/token", "cross-entropy at exit 1 less that at the last exit"),
+    "norm_to_raw": ("", "norm over that of perloop-raw at the same size"),
+    "ce_to_last": ("nats/token", "cross-entropy at exit 1 less that at the last exit"),
+    "growth": ("", "norm less that of the loop before"),
+    "speedup": ("", "tokens/s over those of a pass to the last loop"),
+    "hours": ("h", "of training"),
+    "flops": ("FLOPs", "of training, by formula"),
+    "mfu": ("", "share of the device's peak"),
+    "finished": ("", "runs that came to their end"),
+    "failed": ("", "runs that ended without weights"),
+    "budget": ("", "what is equal: steps, flops or hours"),
+    "at": ("", "how much of the budget: the least that a run used"),
+    "pairs": ("", "seeds that both cells have"),
+    "difference": ("nats/token", "from perloop-rms, paired by seed"),
+    "noise_sd": ("nats/token", "standard deviation over seeds, pooled over cells"),
+    "equivalent": ("", "whether the change is within 0.01: yes, no or open"),
+}
