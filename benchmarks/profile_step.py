@@ -1,6 +1,6 @@
 """Where the time of a training step goes: torch's profiler, by operation.
 
-python benchmarks/profile_step.py [--shape cpu|44m|demo] [--variant engine|reference|...]
+python benchmarks/profile_step.py [--shape cpu|44m|demo] [--variant engine|...] [--dropout 0.1]
 """
 
 import argparse
@@ -15,11 +15,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="cpu")
     parser.add_argument("--variant", choices=VARIANTS, default="engine")
+    parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--rows", type=int, default=15)
     parser.add_argument("--threads", type=int, default=1)
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
-    spec = spec_of(a.shape, a.variant)
+    spec = spec_of(a.shape, a.variant, a.dropout)
     step = stepper(spec, a.variant)
     ids = torch.randint(spec.model.vocab_size, (spec.batch, spec.model.context + 1))
     step(ids, 0)

@@ -10,6 +10,11 @@ eager, float32, explicit attention head by head, full logits, and `torch.optim.A
 since it has none. `batched` is the same with all heads at once. Ratios, those
 of two threads too, are to the reference on one; the engine has its allocator keep memory between
 steps (`training/memory.py`), the reference has what Python comes with.
+
+`--against release --dropout 0.1` compares with the step of the paper's release (`release.py`) by
+processor time, dropout where the release has it. Its numbers below 1e-38 are 0, as the engine's
+are; `release-gradual` leaves them, as PyTorch does unless told, which some processors take a
+hundred times as long for.
 """
 
 import argparse
@@ -37,7 +42,16 @@ SHAPES = {
     "demo": {"d_model": 64, "layers": 1, "heads": 2, "vocab_size": 512, "context": 64},
 }
 BATCH = {"cpu": 4, "44m": 8, "demo": 4}
-VARIANTS = ("reference", "batched", "engine", "recompute", "compiled", "bf16")
+VARIANTS = (
+    "reference",
+    "batched",
+    "release",
+    "release-gradual",
+    "engine",
+    "recompute",
+    "compiled",
+    "bf16",
+)
 COLUMNS = (
     "shape",
     "variant",
@@ -52,12 +66,14 @@ COLUMNS = (
 )
 
 
-def spec_of(shape: str, variant: str) -> RunSpec:
+def spec_of(shape: str, variant: str, dropout: float = 0.0) -> RunSpec:
+    places = ["embedding", "attention", "mlp-output"]
     return RunSpec.model_validate(
         {
             "data": {},
             "windows": {"length": SHAPES[shape]["context"], "stride": SHAPES[shape]["context"]},
-            "model": SHAPES[shape] | {"loops": 4, "readout": "rms", "dropout": {"rate": 0.0}},
+            "model": SHAPES[shape]
+            | {"loops": 4, "readout": "rms", "dropout": {"rate": dropout, "at": places}},
             "objective": {"loss": "per-loop"},
             "training": {"steps": 1, "precision": "bf16" if variant == "bf16" else "float32"},
             "batch": BATCH[shape],
@@ -108,6 +124,12 @@ def engine_stepper(spec: RunSpec, variant: str) -> Step:
 
 
 def stepper(spec: RunSpec, variant: str) -> Step:
+    if variant.startswith("release"):
+        import release
+        import torch
+
+        torch.set_flush_denormal(variant == "release")
+        return release.stepper(spec)
     plain = variant in ("reference", "batched")
     return (reference_stepper if plain else engine_stepper)(spec, variant)
 
@@ -121,7 +143,7 @@ def resident(peak: bool = False) -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def work(shape: str, variant: str, threads: int, warmup: int) -> None:
+def work(shape: str, variant: str, threads: int, warmup: int, dropout: float) -> None:
     """A process that takes as many steps as it is told, line by line, and says how long it took."""
     import torch
 
@@ -129,7 +151,7 @@ def work(shape: str, variant: str, threads: int, warmup: int) -> None:
 
     torch.set_num_threads(threads)
     before = resident()
-    spec = spec_of(shape, variant)
+    spec = spec_of(shape, variant, dropout)
     started = time.perf_counter()
     step = stepper(spec, variant)
     batches = torch.randint(spec.model.vocab_size, (8, spec.batch, spec.model.context + 1))
@@ -138,18 +160,22 @@ def work(shape: str, variant: str, threads: int, warmup: int) -> None:
     print(time.perf_counter() - started, flush=True)
     at = warmup
     for line in sys.stdin:
-        started = time.perf_counter()
+        started, used = time.perf_counter(), time.process_time()
         for _ in range(int(line)):
             step(batches[at % 8], at)
             at += 1
-        print(time.perf_counter() - started, resident(peak=True) - before, flush=True)
+        took = time.perf_counter() - started, time.process_time() - used
+        print(*took, resident(peak=True) - before, flush=True)
 
 
 def measure(
-    shape: str, variants: list[str], warmup: int, rounds: int, steps: int
+    shape: str, variants: list[str], warmup: int, rounds: int, steps: int, dropout: float = 0.0
 ) -> list[list[Any]]:
-    """Rows of the table for each variant."""
+    """Rows of the table for each variant; ratios are to the first, by processor time if that is
+    the release's."""
     start = [sys.executable, __file__, "--shape", shape, "--warmup", str(warmup)]
+    start += ["--dropout", str(dropout)]
+    by_processor = variants[0].startswith("release")
     threads = {v: v.partition(":")[2] or "1" for v in variants}
     workers, first = {}, {}
     for v in variants:
@@ -167,8 +193,8 @@ def measure(
         order = variants if number % 2 == 0 else variants[::-1]
         for v in order:
             print(steps, file=workers[v].stdin, flush=True)
-            took, most = workers[v].stdout.readline().split()
-            seconds[v].append(float(took))
+            wall, used, most = workers[v].stdout.readline().split()
+            seconds[v].append(float(used if by_processor else wall))
             peak[v] = int(most)
     for worker in workers.values():
         worker.stdin.close()
@@ -176,12 +202,12 @@ def measure(
     tokens = steps * BATCH[shape] * SHAPES[shape]["context"]
     found = []
     for v in variants:
-        ratios = np.array(seconds["reference"]) / np.array(seconds[v])
+        ratios = np.array(seconds[variants[0]]) / np.array(seconds[v])
         low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
         found.append(
             [shape, v.partition(":")[0], threads[v], round(tokens / np.median(seconds[v]))]
             + [f"{x:.3g}" for x in (middle, low, high)]
-            + [round(peak[v] / 2**20), f"{peak[v] / peak['reference']:.2f}", f"{first[v]:.1f}"]
+            + [round(peak[v] / 2**20), f"{peak[v] / peak[variants[0]]:.2f}", f"{first[v]:.1f}"]
         )
     return found
 
@@ -190,6 +216,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="cpu")
     parser.add_argument("--variants", default="engine,recompute")
+    parser.add_argument("--against", choices=VARIANTS, default="reference")
+    parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--warmup", type=int, default=2, help="steps before the first round")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--steps", type=int, default=2)
@@ -198,11 +226,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help=argparse.SUPPRESS)
     a = parser.parse_args()
     if a.worker:
-        return work(a.shape, a.worker, a.threads, a.warmup)
-    variants = ["reference", *a.variants.split(",")]
+        return work(a.shape, a.worker, a.threads, a.warmup, a.dropout)
+    variants = [a.against, *a.variants.split(",")]
     if unknown := {v.partition(":")[0] for v in variants} - set(VARIANTS):
         parser.error(f"unknown variants: {', '.join(unknown)}; there are {', '.join(VARIANTS)}")
-    found = measure(a.shape, variants, a.warmup, a.rounds, a.steps)
+    found = measure(a.shape, variants, a.warmup, a.rounds, a.steps, a.dropout)
     rows.show(COLUMNS, found)
     if a.out:
         rows.keep(a.out, COLUMNS, found)
