@@ -45,6 +45,7 @@ READOUTS = {
     "rms": "RMSNorm at every loop",
     "layernorm": "LayerNorm at every loop",
     "raw": "the raw state",
+    "power": "the state divided by a power of its RMS",
     "final-only-rms": "the raw state before the last loop and RMSNorm at it",
 }
 

@@ -29,7 +29,7 @@ from blindspot.measure.finished import Finished
 CODE = "modeling_blindspot.py"
 #: Fields of the specification that a trained model still needs.
 SHAPE = ("vocab_size", "d_model", "layers", "heads", "context")
-KEPT = (*SHAPE, "loops", "readout", "interloop", "norm_eps")
+KEPT = (*SHAPE, "loops", "readout", "interloop", "norm_eps", "alpha")
 
 
 def export(run: Finished, folder: Path) -> None:

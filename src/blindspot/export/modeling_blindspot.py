@@ -45,11 +45,12 @@ class BlindspotConfig(PretrainedConfig):
         readout: str = "rms",
         interloop: str = "none",
         norm_eps: float = 1e-6,
+        alpha: float | None = None,
         **kwargs: Any,
     ) -> None:
         self.vocab_size, self.d_model, self.layers, self.heads = vocab_size, d_model, layers, heads
         self.loops, self.context, self.readout = loops, context, readout
-        self.interloop, self.norm_eps = interloop, norm_eps
+        self.interloop, self.norm_eps, self.alpha = interloop, norm_eps, alpha
         kwargs.setdefault("use_cache", False)
         super().__init__(**kwargs)
 
@@ -118,6 +119,7 @@ class Readout(nn.Module):
     def __init__(self, config: BlindspotConfig) -> None:
         super().__init__()
         self.kind, self.loops, self.eps = config.readout, config.loops, config.norm_eps
+        self.alpha = 1.0 if config.alpha is None else config.alpha
         if self.kind != "raw":
             self.gain = nn.Parameter(torch.ones(config.d_model))
 
@@ -126,6 +128,9 @@ class Readout(nn.Module):
             return x
         if self.kind == "layernorm":
             return F.layer_norm(x, x.shape[-1:], self.gain, None, self.eps)
+        if self.kind == "power":
+            size = x.square().mean(-1, keepdim=True) + self.eps
+            return x * size ** (-self.alpha / 2) * self.gain
         return F.rms_norm(x, x.shape[-1:], self.gain, self.eps)
 
 
