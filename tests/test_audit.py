@@ -255,7 +255,7 @@ def test_it_agrees_with_the_studys_measurements(cell):
         assert depth.norm_p50 == pytest.approx(row["l2_p50"], rel=1e-8)
         assert depth.norm_p99 == pytest.approx(row["l2_p99"], rel=1e-8)
         assert depth.norm_max == pytest.approx(row["l2_max"], rel=1e-8)
-    rows = table(clamp.COLUMNS, clamp.measure(s)["clamp"])
+    rows = table("clamp", clamp.measure(s)["clamp"])
     for row in rows:
         if row["intervention"] == "norm":
             k = int(row["k"])

@@ -43,7 +43,7 @@ RUN = ["device", "threads", "precision", "seconds", "compile_seconds", "tokens_p
        "finished"]  # fmt: skip
 COUNTS = ["seed", *(c.name for c in PROVENANCE.columns if c.type == COUNT)]
 #: In these alone the records of one measuring job may differ.
-TIMES = ("started", "finished")
+OWN = ("revision", "started", "finished")
 
 
 def collect(study: Study, out: Path) -> None:
@@ -157,11 +157,11 @@ def read(path: Path, file: File, at: Context) -> pd.DataFrame:
 def _measuring_jobs(
     records: Iterable[dict[str, Any]], data_revision: int
 ) -> Iterator[dict[str, Any]]:
-    """Where measurements come from: one row for those that agree in all but their times."""
+    """Where measurements come from: one row for those of one job."""
     jobs: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     for record in records:
         origin = provenance(record, data_revision)
-        same = {key: value for key, value in origin.items() if key not in TIMES}
+        same = {key: value for key, value in origin.items() if key not in OWN}
         jobs.setdefault(canonical(same), []).append((record["measurement"], origin))
     for members in jobs.values():
         origin = members[0][1]
@@ -169,6 +169,9 @@ def _measuring_jobs(
         for key, pick in (("started", min), ("finished", max)):
             known = [o[key] for _, o in members if o[key] is not None]
             origin[key] = pick(known, default=None)
+        # study.json has the revisions of all measurements.
+        revisions = {o["revision"] for _, o in members}
+        origin["revision"] = revisions.pop() if len(revisions) == 1 else None
         names = " ".join(name for name, _ in members)
         yield {"stage": "measurement", "measurements": names, **origin}
 

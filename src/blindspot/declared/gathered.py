@@ -43,7 +43,9 @@ PROVENANCE = File(
         *LEAD,
         word("stage", "training, measurement or throughput; a throughput is of a size alone"),
         word("measurements", "what a measuring job made, names joined by spaces; else empty"),
-        count("revision", "of the code's behaviour, in that stage or measurement"),
+        count(
+            "revision", "of the code's behaviour; empty where measurements of a job have several"
+        ),
         count("data_revision", "of how the corpus became token files"),
         word("commit", "of the code; empty outside of a checkout"),
         DIRTY,

@@ -14,6 +14,10 @@ ENDINGS = {
 COLUMNS: dict[str, tuple[str, str]] = {
     "seeds": ("", "runs that the mean is over"),
     "outliers": ("", "of these, runs far from the others of their cell"),
+    "loops": ("", "the K that the cell was trained with"),
+    "targets": ("tokens", "targets that were counted"),
+    "context": ("", "how much context a counted target has"),
+    "eps_share": ("", "share of the radial part that the readout's eps lets through"),
     "loss": ("", "where the loss is placed: terminal or per-loop"),
     "init": ("", "standard deviation of the initialization; default is PyTorch's"),
     "control": ("", "further controls of the norm"),
