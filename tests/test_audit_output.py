@@ -144,10 +144,10 @@ def test_the_page_is_whole_and_needs_nothing_else(folder):
         assert sentence.split(" (")[0].replace("'", "&#39;") in text
 
 
-def test_equal_audits_are_equal(folder, trained, tmp_path):
+def test_equal_audits_are_equal(folder, trained, tmp_path, undrawn):
     where, job = trained
     again = run(job.name, options(where), SMALL, tmp_path)
-    for name in ("depths.csv", "boundaries.csv", "windows.csv", "figures/norms.png"):
+    for name in ("depths.csv", "boundaries.csv", "windows.csv"):
         assert (again / name).read_bytes() == (folder / name).read_bytes()
 
 

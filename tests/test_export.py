@@ -12,12 +12,12 @@ import torch
 import yaml
 from safetensors import safe_open
 
+from blindspot.declared import FILES
 from blindspot.errors import BlindspotError
 from blindspot.export import card
 from blindspot.export.export import config, export
 from blindspot.files import to_csv
 from blindspot.lm.model import LoopedLM
-from blindspot.measure import exits
 from blindspot.measure.finished import Finished
 from blindspot.training.train import train
 from toys import CELLS, toy_model
@@ -40,7 +40,7 @@ def run(tokens, tmp_path_factory):
         for k in (1, 2, 3, 8)
     ]
     (job.out / "measure-1" / "exits").mkdir(parents=True)
-    (job.out / "measure-1" / "exits" / "exits.csv").write_text(to_csv(exits.COLUMNS, rows))
+    (job.out / "measure-1" / "exits" / "exits.csv").write_text(to_csv(FILES["exits"].header, rows))
     return Finished(job.name, where / "results", where / "work"), job
 
 
