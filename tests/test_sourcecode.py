@@ -54,6 +54,10 @@ def test_holes_that_were_there_are_closed():
     assert "flops.py" in names("collect", "config")
 
 
+def test_how_figures_look_is_nothing_to_tables():
+    assert PACKAGE / "publish/style.py" not in closure(MODULES["table"])
+
+
 def test_modules_that_are_loaded_by_name_are_in_it():
     for rule, items in (("table", catalogue.TABLES), ("figure", catalogue.FIGURES)):
         found = {path.relative_to(PACKAGE).as_posix() for path in closure(MODULES[rule])}

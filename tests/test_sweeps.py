@@ -14,6 +14,8 @@ from blindspot.collect.collected import Collected
 from blindspot.config.study import Study
 from blindspot.errors import BlindspotError
 from blindspot.publish import catalogue, figures, style, sweeps, tables
+from blindspot.publish.figures.sweep import figure as sweep_figure
+from blindspot.publish.tables.sweep import table as sweep_table
 from toys import ROOT
 
 LOOPS = {"cells": ["perloop-rms", "perloop-raw"], "over": {"loops": [1, 2, 4, 6]}}
@@ -126,8 +128,8 @@ def test_table_against_the_files(made: Path, tmp_path: Path):
 def test_figure_has_a_line_a_swept_cell_and_marks_its_own_value(made: Path):
     c = Collected(made)
     with style.theme():
-        drawn = sweeps.figure(c, "loops")
-    table = sweeps.table(c, "loops").data.set_index(["of", "loops"])
+        drawn = sweep_figure(c, "loops")
+    table = sweep_table(c, "loops").data.set_index(["of", "loops"])
     for row, name in enumerate(sweeps.VALUES):
         ax = drawn.axes[row, 0]
         for cell in LOOPS["cells"]:

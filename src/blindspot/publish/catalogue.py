@@ -397,7 +397,7 @@ def item(items: Mapping[str, Item], name: str) -> Item:
         return items[name]
     return Item(
         name,
-        "",  # publish/sweeps.py makes both
+        "",  # tables/sweep.py and figures/sweep.py make it
         f"Sweep {name.removeprefix(SWEEP)}",
         "Sweeps",
         "CE (nats a token) and norm of the state at the last loop that each run was trained with, "

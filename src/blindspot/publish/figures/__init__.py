@@ -14,6 +14,7 @@ from blindspot.errors import BlindspotError
 from blindspot.publish import style, sweeps
 from blindspot.publish.catalogue import FIGURES, item
 from blindspot.publish.figures.panels import Panels
+from blindspot.publish.figures.sweep import figure as sweep_figure
 from blindspot.publish.item import Functions
 
 #: Name to the function that draws it, as the catalogue has it.
@@ -29,7 +30,7 @@ def draw(name: str, collected: Path, out: Path) -> None:
     if sweep is None and name not in DRAWN:
         raise BlindspotError(f"no figure {name!r}; there are {', '.join(DRAWN)}")
     with style.theme():
-        drawn = DRAWN[name](c) if sweep is None else sweeps.figure(c, sweep)
+        drawn = DRAWN[name](c) if sweep is None else sweep_figure(c, sweep)
         style.save(drawn.figure, out, name)
 
 

@@ -16,6 +16,7 @@ from blindspot.files import atomic_path, write_text
 from blindspot.publish import sweeps
 from blindspot.publish.catalogue import TABLES, item
 from blindspot.publish.item import Functions
+from blindspot.publish.tables.sweep import table as sweep_table
 from blindspot.publish.tables.table import Table
 from blindspot.publish.typeset import latex, markdown, page
 
@@ -30,7 +31,7 @@ def write(name: str, collected: Path, out: Path) -> None:
     c, sweep = Collected(collected), sweeps.named(name)
     if sweep is None and name not in MADE:
         raise BlindspotError(f"no table {name!r}; there are {', '.join(MADE)}")
-    table = MADE[name](c) if sweep is None else sweeps.table(c, sweep)
+    table = MADE[name](c) if sweep is None else sweep_table(c, sweep)
     note = " ".join(part for part in (caption(name, collected), table.note) if part)
     with atomic_path(out / f"{name}.csv") as temporary:
         table.data.to_csv(temporary, index=False, lineterminator="\n")
