@@ -25,9 +25,9 @@ def measured(specs, repeats=5, warmup=1, batch=2, precision="float32", **more):
 def test_a_sleep_in_each_loop_is_found_again_in_the_difference_between_depths(monkeypatch):
     original = LoopedLM.stack
 
-    def slow(self, x):
+    def slow(self, *given):
         time.sleep(0.05)
-        return original(self, x)
+        return original(self, *given)
 
     monkeypatch.setattr(LoopedLM, "stack", slow)
     rows = measured({"rms": toy_model(loops=4)})

@@ -8,6 +8,7 @@ import shutil
 import time
 
 from blindspot.config.runfiles import RunFiles
+from blindspot.declared import MEASUREMENTS
 from studies import CORPUS, STUDY, TINY, checkout, lay_out, load, snakemake
 from studies import write as write_config
 
@@ -128,12 +129,14 @@ def test_rows_that_train_or_build_run_exactly_what_they_say(tmp_path):
     # Both revisions raised, in a checkout whose own code runs. (What this process plans has the
     # old ones, so names are compared without their hashes.)
     checkout(study.where, sources=True)
-    revisions = study.where / "src/blindspot/config/revisions.py"
-    revised, count = re.subn(
-        r"^((?:TRAINING|MEASUREMENT)_REVISION = )", r"\g<1>7", revisions.read_text(), flags=re.M
-    )
-    assert count == 2
-    revisions.write_text(revised)
+    sources = study.where / "src/blindspot"
+    declared = [sources / "declared" / f"{name}.py" for name in MEASUREMENTS]
+    for path in [sources / "config/revisions.py", *declared]:
+        revised, count = re.subn(
+            r"^(TRAINING_REVISION = |    revision=)", r"\g<1>7", path.read_text(), flags=re.M
+        )
+        assert count == 1
+        path.write_text(revised)
     before = study.both()
     done = study.snakemake("all", "--until", "measure", "throughput", PYTHONPATH="src")
     ran = jobs(done.stdout)

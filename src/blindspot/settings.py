@@ -56,11 +56,13 @@ def digest(value: Any, length: int = 8) -> str:
 
 @dataclass(frozen=True)
 class Neutral:
-    """Marks a setting that an update of the code added: `Annotated[T, Neutral(value)] = default`.
+    """Marks a setting that an update of the code added: `Annotated[T, Neutral(value)] = value`.
 
     `value` (as JSON) stands for the behaviour from before the setting existed and never changes.
     Where a setting has it, identities leave the setting out, so that the names of runs and
     measurements of before stay what they were. A test pins these names (tests/test_names.py).
+    It is the default too, since identities are read back as settings; what new studies should have
+    instead stands in config.yaml.
     """
 
     value: Any
@@ -73,6 +75,16 @@ class Settings(BaseModel):
 
     #: Settings that say where or how fast, never what: no identity holds them.
     NO_IDENTITY: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        for name, value in _neutral(cls).items():
+            default = cls.model_fields[name].get_default(call_default_factory=True)
+            if default != value:
+                raise TypeError(
+                    f"{cls.__name__}.{name}: its neutral value {value!r} is not its default "
+                    f"{default!r}"
+                )
 
     def identity(self) -> dict[str, Any]:
         """The JSON value that goes into hashes: every setting that decides a result, but those that
