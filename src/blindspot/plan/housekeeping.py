@@ -289,7 +289,7 @@ def _delete(piece: Piece) -> str:
     """Delete a piece; why not, where it could not be."""
     try:
         if piece.kind == "states of runs":
-            # A trainer that starts now is refused, rather than robbed.
+            # A trainer that starts now is told that its folder is in use.
             with exclusive(piece.path):
                 shutil.rmtree(piece.path)
         elif piece.path.is_dir():
