@@ -73,7 +73,8 @@ def test_a_look_does_not_keep_anybody_out(tmp_path):
         fcntl.flock(look, fcntl.LOCK_SH)
         threading.Timer(0.05, fcntl.flock, (look, fcntl.LOCK_UN)).start()
         with locks.take(path):
-            pass
+            assert f"process {os.getpid()} on " in str(locks.holder(path))
+    assert locks.holder(path) is None
 
 
 def test_who_waits_takes_over_when_the_other_dies(held):
