@@ -278,7 +278,7 @@ def _throughput(study: Study, origins: list[dict[str, Any]]) -> tuple[pd.DataFra
         for fault in THROUGHPUT.faults(frame, Context(None, 0)):
             raise refuse(path, fault)
         check_digests(path.with_suffix(".json"), record, {path.name})
-        for name in c.cells:
+        for name in c.cells_at(size):
             rows = frame[frame["architecture"] == study.architecture(name)].sort_values("k")
             rows.insert(0, "size", size)
             rows.insert(1, "cell", name)
@@ -300,7 +300,7 @@ def _describe(
     sizes = []
     for name, size in c.sizes.items():
         own = [record for run, record in records if run.size == name]
-        for cell in c.cells:
+        for cell in c.cells_at(name):
             steps = {r["steps"] for run, r in records if (run.size, run.cell) == (name, cell)}
             if len(steps) > 1:
                 raise BlindspotError(

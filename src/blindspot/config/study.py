@@ -53,12 +53,14 @@ CHOSEN = {"cells", "sizes"}
 
 
 class Size(Shape):
-    """A model size. `seeds` overrides the grid's for this size."""
+    """A model size. `seeds` overrides the grid's for this size, `cells` the study's."""
 
     NO_IDENTITY = frozenset({"gpus", "nodes"})
 
     batch: Extent
     seeds: tuple[Seed, ...] | None = None
+    #: Only these cells are trained at this size.
+    cells: Annotated[tuple[Name, ...] | None, Neutral(None)] = None
     #: Devices that train a run of this size together, and the nodes they are on. No part of its
     #: identity: the mathematics is that of one device.
     gpus: Extent = 1
@@ -148,7 +150,18 @@ class Config(Settings):
             cell.shared(self.model, where)
             for size in self.sizes.values():
                 cell.shaped(size, where)
+        for name, size in self.sizes.items():
+            for unknown in set(size.cells or ()) - self.cells.keys():
+                raise ValueError(
+                    f"sizes.{name}.cells: the study has no cell {unknown}; "
+                    f"use some of {', '.join(self.cells)}"
+                )
         return self
+
+    def cells_at(self, size: str) -> dict[str, Cell]:
+        """The cells that are trained at a size, by name."""
+        chosen = self.sizes[size].cells
+        return {name: c for name, c in self.cells.items() if chosen is None or name in chosen}
 
     @model_validator(mode="after")
     def _context(self) -> Self:
@@ -261,7 +274,7 @@ class Study:
                 ),
             )
             for size_name, size in c.sizes.items()
-            for cell_name, cell in c.cells.items()
+            for cell_name, cell in c.cells_at(size_name).items()
             for seed in size.seeds or c.grid.seeds
         ]
 
@@ -303,7 +316,7 @@ class Study:
     def architectures(self, size: str) -> dict[str, ModelSpec]:
         """The distinct architectures of a size by label: cells that differ in loss share one."""
         found: dict[str, ModelSpec] = {}
-        for name, cell in self.config.cells.items():
+        for name, cell in self.config.cells_at(size).items():
             found.setdefault(self.architecture(name), self.model(self.config.sizes[size], cell))
         return dict(sorted(found.items()))
 
