@@ -359,11 +359,11 @@ def test_reuse_names_all_runs_or_those_of_a_cell():
     assert load(reuse=False, work="/elsewhere").config.identity() == load().config.identity()
 
 
-@pytest.mark.parametrize("typed", [".nan", "~", "Upper", "a_b", '""', "x" * 41])
+@pytest.mark.parametrize("typed", [".nan", "~", "Upper", "a_b", '""', "x" * 61])
 def test_a_name_that_could_be_no_folder_is_refused_with_what_to_do(tmp_path, typed):
     overlay = tmp_path / "odd.yaml"
     overlay.write_text(f"study: x\ncells:\n  {typed}: {{loss: per-loop, readout: rms}}\n")
-    with pytest.raises(BlindspotError, match=r": cells: a name has at most 40 of a-z") as error:
+    with pytest.raises(BlindspotError, match=r": cells: a name has at most 60 of a-z") as error:
         Study.load(ROOT / "config.yaml", [overlay])
     shown = typed.strip('"')
     assert str(error.value).endswith(f'(got "{shown}")')

@@ -41,7 +41,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 #: Names become folders, job names and labels: no character that a file system, Slurm's percent
 #: patterns or LaTeX reads as its own.
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,39}$")]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,59}$")]
 
 
 def canonical(value: Any) -> str:

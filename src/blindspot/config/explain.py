@@ -26,7 +26,7 @@ def faults(error: ValidationError, within: str = "") -> list[str]:
         if fault["loc"][-1:] == ("[key]",):
             key = ".".join(map(str, fault["loc"][:-2]))
             message = (
-                "a name has at most 40 of a-z, 0-9, '.' and '-', and begins with a letter or digit"
+                "a name has at most 60 of a-z, 0-9, '.' and '-', and begins with a letter or digit"
             )
         elif fault["type"] == "extra_forbidden":
             message = "unknown key; check its spelling against config.yaml"
