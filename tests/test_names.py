@@ -28,7 +28,8 @@ STUDIES = {
     "paper": [],
     "demo": ["demo"],
     "init over demo": ["demo", "init"],
-    "wikitext-2": ["wikitext-2"],
+    "small": ["small"],
+    "small-pilot over small": ["small", "small-pilot"],
     "sweep-demo": ["sweep-demo"],
 }
 

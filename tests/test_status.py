@@ -69,7 +69,7 @@ def held(study: Study):
 def test_nothing_there_is_waiting(study: Study):
     found = progress(study)
     assert [p.state for p in found] == ["waiting"] * 6
-    assert {p.steps for p in found} == {450}
+    assert {p.steps for p in found} == {300}
 
 
 def test_a_live_holder_is_running_and_a_dead_one_interrupted(study: Study, held):

@@ -174,4 +174,4 @@ def test_the_demo_of_sweeps():
     assert study.config.study == "sweep-demo" and len(study.runs) == 2 * (2 + 6 + 4)
     loops = {run.spec.model.loops for run in study.runs}
     rates = {run.spec.training.learning_rate for run in study.runs}
-    assert loops == {1, 2, 4, 8} and rates == {2e-3, 7e-3, 2e-2}
+    assert loops == {1, 2, 4, 8} and rates == {1e-3, 3e-3, 9e-3}

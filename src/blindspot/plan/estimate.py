@@ -34,7 +34,6 @@ COMPILE = 25.0
 #: WikiText-103 from the paper: 1.68e9 tokens are trained on in 4 epochs, each twice an epoch.
 KNOWN_TOKENS: dict[tuple[str, str, int], dict[str, int]] = {
     ("wikitext-103-raw-v1", "words", 20_000): {"train": 210_000_000},
-    ("wikitext-2-v1", "bpe", 4096): {"train": 3_045_438, "validation": 316_639, "test": 359_148},
 }
 #: Tokens of an evaluation split, where nothing tells.
 EVALUATION_TOKENS = 300_000
