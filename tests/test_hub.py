@@ -276,7 +276,8 @@ def test_a_tokenizer_by_name_and_then_from_the_cache(tmp_path):
 @pytest.mark.skipif(not WIKITEXT.is_dir(), reason="no WikiText here")
 def test_the_hub_name_and_the_path_give_the_same_rows(tmp_path):
     """Real WikiText by `path` and by name; `load_dataset` itself agrees with both."""
-    named = Study.load(ROOT / "config.yaml").config.corpus.model_dump() | {"config": "wikitext-2-v1"}
+    named = Study.load(ROOT / "config.yaml").config.corpus.model_dump()
+    named |= {"config": "wikitext-2-v1"}
     by_name, by_path = (
         Study.load(ROOT / "config.yaml", override={"corpus": named | where}).config.corpus
         for where in ({}, {"path": str(WIKITEXT)})
