@@ -1,10 +1,10 @@
-"""Which learning rate suits each cell: the pilots of a study, and what docs/criteria.md makes of them.
+"""Which learning rate suits each cell: pilots, and what docs/criteria.md makes of them.
 
     python benchmarks/pilots.py results/small-pilot [--out rates.csv]
 
 Reads the trajectories of finished pilots. Writes one row a cell, rate and seed: the validation
-cross-entropy at the last step, of the best trained exit (of K where the loss is terminal). Prints the
-rate of each cell, the common one, and what each primary quantity's spread over the pilot seeds
+cross-entropy at the last step, of the best trained exit (of K where the loss is terminal). Prints
+the rate of each cell, the common one, and what each primary quantity's spread over the pilot seeds
 promises for five: t(0.975, 4) SD / sqrt(5).
 """
 
