@@ -18,9 +18,10 @@ from blindspot.declared import MEASUREMENTS
 from blindspot.errors import BlindspotError
 from blindspot.plan import calibration
 from blindspot.plan import estimate as estimate_module
-from blindspot.plan.estimate import Estimator, kind_of, step_class, step_flops
+from blindspot.plan.estimate import Estimator, kind_of
 from blindspot.plan.forecast import Forecast, outlook
 from blindspot.plan.planning import Plan
+from blindspot.plan.workload import step_class, step_flops
 from measured import leave
 from toys import ROOT
 

@@ -26,7 +26,7 @@ from blindspot.files import write_json
 from blindspot.lm.device import autocast, resolve
 from blindspot.lm.objective import cross_entropy
 from blindspot.plan.calibration import code
-from blindspot.plan.estimate import classes, step_flops
+from blindspot.plan.workload import classes, step_flops
 from blindspot.training import train
 from blindspot.training.engine import Engine
 

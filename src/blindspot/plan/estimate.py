@@ -9,21 +9,22 @@ same settings, else reckoned from its FLOPs. Imports neither torch nor pandas.
 import math
 import statistics
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from blindspot import provenance
 from blindspot.config.devices import known, peak
-from blindspot.config.flops import forward_per_token, training_per_token
-from blindspot.config.spec import Measurement, ModelSpec, RunSpec, digest
+from blindspot.config.flops import forward_per_token
+from blindspot.config.spec import ModelSpec, RunSpec
 from blindspot.config.study import Study
 from blindspot.declared import MEASUREMENTS
 from blindspot.declared.measurement import RECORD
 from blindspot.plan import inventory
 from blindspot.plan.calibration import Calibration, calibrations
 from blindspot.plan.inventory import Record
+from blindspot.plan.workload import measurement_flops, step_class, step_flops
 
 #: Seconds that a process needs beside its work (imports, first step, writing), where nothing tells,
 #: and that Snakemake needs around a job.
@@ -44,21 +45,6 @@ MEASUREMENT_RATE = 1.7
 GPU, CORE = "H200", 1.8e10
 
 
-def step_class(spec: RunSpec) -> str:
-    """A key that runs share whose steps take equally long: shape, objective, batch, precision."""
-    model = spec.model.model_dump(mode="json", exclude={"readout", "init_std", "norm_eps"})
-    model["dropout"]["rate"] = spec.model.dropout.rate > 0
-    return digest(
-        {
-            "model": model,
-            "loss": spec.objective.loss,
-            "penalty": spec.objective.penalty is not None,
-            "batch": spec.batch,
-            "precision": spec.training.precision,
-        }
-    )
-
-
 def kind_of(device: str) -> str:
     """`cuda` or `cpu`, by a device's name: torch gives GPUs their vendor's product names."""
     gpus = ("NVIDIA", "GeForce", "Quadro", "Tesla", "TITAN", "Instinct", "Radeon")
@@ -76,39 +62,6 @@ class Timed:
     flops: float
     device: str
     threads: int
-
-
-def step_flops(spec: RunSpec) -> float:
-    """FLOPs of an optimizer step."""
-    per_token = training_per_token(spec.model, spec.objective)
-    return per_token * spec.batch * spec.windows.length
-
-
-def measurement_flops(model: ModelSpec, settings: Measurement, evaluated: int) -> dict[str, float]:
-    """FLOPs of each measurement of a run, roughly; `evaluated` tokens in validation and test.
-
-    Every exit in protocol full and another pass over the splits; norms; gradients of all depths
-    (each a backward pass) and updates in float64, which counts twice; clamps and halting. One that
-    is not named here is taken to cost what norms do.
-    """
-    T = model.context
-    deepest = max((model.loops, *settings.depths_beyond))
-    depths = model.loops + len(settings.depths_beyond)
-    passes = T / (T - settings.min_context) + 1
-    heads = forward_per_token(model, heads=model.loops)
-    norms = settings.norm_tokens * forward_per_token(model, heads=0)
-    known = {
-        "baselines": 0.0,
-        "exits": evaluated * passes * forward_per_token(model, deepest, depths),
-        "gradients": 2 * 3 * settings.probe_tokens * model.loops * forward_per_token(model),
-        "updates": 2
-        * settings.probe_tokens
-        * 2
-        * forward_per_token(model, settings.update_loops, 0),
-        "clamp": 2 * settings.intervention_tokens * heads,
-        "halting": 3 * settings.intervention_tokens * heads,
-    }
-    return {name: known.get(name, norms) for name in MEASUREMENTS}
 
 
 @dataclass
@@ -408,11 +361,3 @@ def _seconds(record: dict[str, Any]) -> float | None:
 
 def _shape(model: ModelSpec) -> tuple[Any, ...]:
     return (model.d_model, model.layers, model.loops, model.vocab_size, model.context)
-
-
-def classes(specs: Iterable[RunSpec]) -> dict[str, RunSpec]:
-    """One specification a class."""
-    found: dict[str, RunSpec] = {}
-    for spec in specs:
-        found.setdefault(step_class(spec), spec)
-    return found
