@@ -4,20 +4,16 @@ Imports nothing heavy: Snakemake reads this at the start of every job.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from blindspot.config.spec import canonical
+from pydantic import Field
+
+from blindspot.settings import Settings, canonical
 
 if TYPE_CHECKING:
     from blindspot.config.study import Config
-
-
-def always(config: "Config") -> bool:
-    """Of every study."""
-    return True
 
 
 def two_initializations(config: "Config") -> bool:
@@ -30,27 +26,19 @@ def two_initializations(config: "Config") -> bool:
     return any(len(stds) > 1 for stds in kinds.values())
 
 
-@dataclass(frozen=True)
-class Item:
-    """One table or figure.
-
-    `reads` names collected CSVs without their ending; every item reads `study.json` as well.
-    """
+class Item(Settings):
+    """One table or figure; `catalogue.yaml` explains the keys."""
 
     name: str
-    #: The function that makes it, `module.function` of publish/tables/ or publish/figures/.
-    made_by: str
+    #: A sweep's are made by tables/sweep.py and figures/sweep.py, the ledger by claims.py.
+    made_by: str = ""
     title: str
     category: str
     caption: str
     reads: tuple[str, ...]
-    #: Whether a study can have it, by its config; the workflow makes no target of what it cannot.
-    when: Callable[["Config"], bool] = always
-    #: Of tables and figures `by_loop`: column of the first file that it reads, with its name.
-    values: tuple[tuple[str, str], ...] = ()
-    #: Of figures: `interval` draws bars of the t-interval, `range` bands over all seeds, `runs` one
-    #: curve a run.
-    spread: str = "interval"
+    two_initializations: bool = False
+    values: dict[str, str] = Field(default_factory=dict)
+    spread: Literal["interval", "range", "runs"] = "interval"
 
     def inputs(self) -> list[str]:
         """Names of the collected files it is a function of; nothing else may change it."""
@@ -87,7 +75,3 @@ class Functions(Mapping[str, Callable[..., Any]]):
 
     def __len__(self) -> int:
         return len(self._items)
-
-
-def named(*items: Item) -> dict[str, Item]:
-    return {item.name: item for item in items}

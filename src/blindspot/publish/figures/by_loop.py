@@ -8,12 +8,12 @@ from blindspot.publish.item import Item
 
 def lines_by_loop(collected: Collected, item: Item) -> Panels:
     """One column a size, one row a value, one line a cell over the loops."""
-    values = [column for column, _ in item.values]
+    values = list(item.values)
     mean = over_seeds(collected.frame(item.reads[0]), ["size", "cell", "k"], values)
     figure = panels(collected, collected.sizes, [1.8] * len(values))
     for column, size in enumerate(collected.sizes):
         part = mean[mean["size"] == size]
-        for row, (value, label) in enumerate(item.values):
+        for row, (value, label) in enumerate(item.values.items()):
             ax = figure.axes[row, column]
             low, high = mean[f"{value}_min"].min(), mean[f"{value}_max"].max()
             room = 0.08 * (high - low) or 0.1
