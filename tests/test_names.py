@@ -30,6 +30,7 @@ STUDIES = {
     "init over demo": ["demo", "init"],
     "small": ["small"],
     "small-pilot over small": ["small", "small-pilot"],
+    "small-common over small": ["small", "small-common"],
     "sweep-demo": ["sweep-demo"],
 }
 
