@@ -169,6 +169,20 @@ def cell(where):
     edit(where, cells=cells)
 
 
+def cell_setting(**settings):
+    """Settings of the cell perloop-raw alone."""
+    own = {"loss": "per-loop", "readout": "raw"} | settings
+    return lambda where: edit(where, cells=TINY["cells"] | {"perloop-raw": own})
+
+
+def swept(where):
+    """A value more in a sweep, whose one value was so far the cell's own."""
+    edit(where, sweeps={"rate": RATE})
+
+
+RATE = {"cells": ["perloop-raw"], "over": {"training.learning_rate": [0.003, 0.01]}}
+
+
 def new_cell(where):
     edit(where, cells=TINY["cells"] | {"mine": {"loss": "per-loop", "readout": "layernorm"}})
 
@@ -208,6 +222,7 @@ def documents(where, fresh):
 
 #: The job that leaves the mark of a start which makes runs anew.
 MARK = "what `reuse: false` names is made anew"
+TIMING = "timing size nano at every depth"
 SOURCE = {"PYTHONPATH": "src"}
 ROWS = {
     "nothing": Row(nothing, none, said=["6 finished and reused", "Nothing to be done"]),
@@ -258,9 +273,29 @@ ROWS = {
     "a cell changed": Row(cell, runs(lambda run: run.cell == "perloop-raw")),
     "a cell added": Row(
         new_cell,
+        runs(lambda run: run.cell == "mine", more=lambda where: {TIMING}),
+    ),
+    "`loops` of a cell": Row(
+        cell_setting(loops=3),
+        runs(lambda run: run.cell == "perloop-raw", more=lambda where: {TIMING}),
+    ),
+    "`model` of a cell, of what decides its speed": Row(
+        cell_setting(model={"layers": 2}),
+        runs(lambda run: run.cell == "perloop-raw", more=lambda where: {TIMING}),
+    ),
+    "`model` of a cell, dropout or initialization": Row(
+        cell_setting(model={"dropout": {"rate": 0.2}}),
+        runs(lambda run: run.cell == "perloop-raw"),
+    ),
+    "`training` of a cell": Row(
+        cell_setting(training={"learning_rate": 0.01}),
+        runs(lambda run: run.cell == "perloop-raw"),
+    ),
+    "a value added to a sweep": Row(
+        swept,
         runs(
-            lambda run: run.cell == "mine",
-            more=lambda w: {"timing size nano at every depth"},
+            lambda run: run.cell == "perloop-raw-learning-rate0.01",
+            more=lambda where: {"table sweep-rate", "figure sweep-rate"},
         ),
     ),
     "a seed added": Row(seed, runs(lambda run: run.seed == 5), said=["3 to train and measure"]),
@@ -310,7 +345,7 @@ ROWS = {
     ),
     "`reuse: false`": Row(
         nothing,
-        runs(more=lambda w: {MARK, "timing size nano at every depth"}),
+        runs(more=lambda w: {MARK, TIMING}),
         "--config",
         "reuse=false",
         said=["6 finished, to make anew"],
