@@ -483,3 +483,37 @@ def test_folders_of_no_planned_run_are_listed_once_and_left_out(
         "provenance"
     ]
     assert f"left out: {', '.join(strays)}." in told["provenance"]
+
+
+def test_a_size_may_have_cells_and_a_cell_seeds_of_its_own(tmp_path: Path):
+    shape = {"d_model": 128, "layers": 1, "heads": 2, "batch": 8}
+    study = Study.load(
+        synthetic.ROOT / "config.yaml",
+        override={
+            "results": str(tmp_path),
+            "grid": {"seeds": [42, 101]},
+            "training": {"steps": 200, "epochs": None, "log_every": 50, "validate_every": 200},
+            "cells": {
+                "terminal-rms": None,
+                "perloop-rms": None,
+                "perloop-raw": {"loss": "per-loop", "readout": "raw", "seeds": [42]},
+            },
+            "sizes": {
+                "44m": shape,
+                "129m": shape | {"cells": ["perloop-raw", "perloop-rms"], "seeds": [7]},
+            },
+        },
+    )
+    names = {run.name.rpartition("-")[0] for run in study.runs}
+    assert names == {
+        "44m/terminal-rms/seed42", "44m/terminal-rms/seed101", "44m/perloop-rms/seed42",
+        "44m/perloop-rms/seed101", "44m/perloop-raw/seed42", "129m/perloop-rms/seed7",
+        "129m/perloop-raw/seed42",
+    }  # fmt: skip
+    synthetic.write(study, skip=lambda run: run.cell == "perloop-raw" and run.size == "44m")
+    collect(study, tmp_path / "collected")
+    c = Collected(tmp_path / "collected")
+    assert len(c.frame("norms").groupby("run")) == len(names) - 1
+    assert c.missing() == "Not shown: perloop-raw at 44m (all seeds: not trained)."
+    # A list of seeds decides no weights: no name of a run holds it.
+    assert all("seeds" not in run.spec.canonical() for run in study.runs)

@@ -32,6 +32,8 @@ STUDIES = {
     "small-pilot over small": ["small", "small-pilot"],
     "small-common over small": ["small", "small-common"],
     "sweep-demo": ["sweep-demo"],
+    "laws": ["laws"],
+    "horizon": ["horizon"],
 }
 
 

@@ -12,7 +12,7 @@ rule doctor:
         "../../envs/blindspot.yaml"
     params:
         configs=CONFIG_ARGUMENTS,
-        override=canonical(OVERRIDE),
+        override=lambda wildcards: canonical(OVERRIDE),
         asked=lambda wildcards, resources: canonical(
             doctor.asked(dict(resources.items()) | largest_training(), call.resources_of("train"))
         ),

@@ -17,8 +17,9 @@ rule collect:
     params:
         code=lambda wildcards: sourcecode.of_rule("collect"),
         configs=CONFIG_ARGUMENTS,
-        override=canonical(OVERRIDE),
-        identity=canonical(study.config.identity()),
+        # Functions, since the text of a claim may have braces.
+        override=lambda wildcards: canonical(OVERRIDE),
+        identity=lambda wildcards: canonical(study.config.identity()),
         out=lambda wildcards, output: Path(output[0]).parent,
         # With `input` among its arguments this is no reason to collect again.
         work=lambda wildcards, input: WORK,

@@ -30,6 +30,7 @@ from blindspot.config.revisions import (
 from blindspot.config.runfiles import RunFiles
 from blindspot.config.spec import canonical
 from blindspot.config.study import Run, Study
+from blindspot.config.studyclaims import described as claims
 from blindspot.config.sweeps import points
 from blindspot.declared import FILES, MEASUREMENTS, training
 from blindspot.declared.columns import COUNT, Context, File
@@ -313,6 +314,7 @@ def _describe(
                 "name": name,
                 **size.model_dump(mode="json", exclude={"seeds"}),
                 "seeds": list(size.seeds or c.grid.seeds),
+                "planned": {cell: list(c.seeds_of(name, cell)) for cell in c.cells_at(name)},
                 # Null where there is no run, or cells train for lengths of their own.
                 **{key: min(found) if len(found) == 1 else None for key, found in common.items()},
             }
@@ -329,6 +331,7 @@ def _describe(
         "sizes": sizes,
         "cells": [{"name": name, **cell.described(c.model)} for name, cell in c.cells.items()],
         "sweeps": {name: [p.described() for p in points(c, name)] for name in c.sweeps},
+        "claims": claims(c),
         "training": c.training.model_dump(mode="json"),
         "precision": c.training.precision,
         "measurement": c.measurement.model_dump(mode="json"),

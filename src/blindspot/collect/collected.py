@@ -132,12 +132,7 @@ class Collected:
         """Every planned run is in the file or listed as missing; no other one is in it."""
         listed = {entry["run"] for entry in self.study["missing"]}
         present = set(frame["run"].dropna())
-        planned = {
-            (size["name"], cell["name"], seed)
-            for size in self.study["sizes"]
-            for cell in self.study["cells"]
-            for seed in size["seeds"]
-        }
+        planned = {(*at, seed) for at, seeds in self.planned.items() for seed in seeds}
         expected = set(map(_condition, present | listed))
         if both := present & listed:
             raise refuse(path, f"has rows of {min(both)}, which study.json lists as missing")
@@ -145,6 +140,18 @@ class Collected:
             raise refuse(path, f"has rows of a run that is not planned: {_named(stray)}")
         if path.stem not in PARTIAL and (lost := planned - expected):
             raise refuse(path, f"has no rows of {_named(lost)}, and study.json does not say why")
+
+    @cached_property
+    def planned(self) -> dict[tuple[str, str], list[int]]:
+        """The seeds that the config has by (size, cell): a size may have cells of its own, a cell
+        seeds of its own."""
+        found = {}
+        for size in self.study["sizes"]:
+            # Results of before say neither.
+            every = {cell["name"]: size["seeds"] for cell in self.study["cells"]}
+            for cell, seeds in size.get("planned", every).items():
+                found[size["name"], cell] = seeds
+        return found
 
     @cached_property
     def loops_of(self) -> dict[str, int]:
@@ -312,9 +319,6 @@ class Collected:
 
     def missing(self) -> str:
         """Which runs are not shown, and why; empty when none is missing."""
-        planned = {
-            size["name"]: {str(seed) for seed in size["seeds"]} for size in self.study["sizes"]
-        }
         gaps: dict[tuple[str, str, str], set[str]] = {}
         for entry in self.study["missing"]:
             size, cell, number = _condition(entry["run"])
@@ -326,7 +330,8 @@ class Collected:
         phrases: dict[str, list[str]] = {}
         for (cell, size, reason), seeds in gaps.items():
             some = f"seed {', '.join(sorted(seeds, key=int))}"
-            which = "all seeds" if seeds == planned[size] else some
+            every = {str(planned) for planned in self.planned[size, cell]}
+            which = "all seeds" if seeds == every else some
             phrases.setdefault(f"at {size} ({which}: {reason})", []).append(cell)
         parts = [f"{', '.join(cells)} {where}" for where, cells in phrases.items()]
         return f"Not shown: {'; '.join(parts)}." if parts else ""

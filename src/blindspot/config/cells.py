@@ -20,6 +20,7 @@ from blindspot.config.spec import (
     Placement,
     Positive,
     Readout,
+    Seed,
     Settings,
     Shape,
     Training,
@@ -49,6 +50,8 @@ class Cell(Settings):
     interloop: Interloop = "none"
     #: Overrides `model.init_std`; "default" is PyTorch's initialization.
     init_std: Positive | Literal["default"] | None = None
+    #: Seeds of this cell, in the place of the size's and the grid's.
+    seeds: Annotated[tuple[Seed, ...] | None, Neutral(None)] = None
     #: The cell's own K.
     loops: Annotated[Extent | None, Neutral(None)] = None
     #: Laid over the study's `model`, and over d_model, layers and heads of the size.
@@ -88,7 +91,7 @@ class Cell(Settings):
     def described(self, study: Model) -> dict[str, Any]:
         """The cell as published results describe it: with its own K, and `init_std` only where it
         is not the study's."""
-        value = self.model_dump(mode="json")
+        value = self.model_dump(mode="json", exclude={"seeds"})
         if "init_std" in self.model:
             value["init_std"] = self.model["init_std"] or "default"
         rest = {key: x for key, x in self.model.items() if key not in ("loops", "init_std")}

@@ -1,8 +1,8 @@
 """From config files to a `Study`, and from a study to its runs.
 
 A study file says what differs from the base file, `config.yaml`. Maps merge key by key, except
-`cells`, `sizes`, `corpus`, `tokenizer` and `grid.seeds`: a study that names them means exactly
-those. Under `cells` and `sizes`, a name with nothing behind it stands for the base's definition.
+`cells`, `sizes`, `claims`, `corpus`, `tokenizer` and `grid.seeds`: a study that names them means
+exactly those. Of the first three, a name with nothing behind it stands for the base's definition.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,6 +42,7 @@ from blindspot.config.spec import (
     Windows,
     digest,
 )
+from blindspot.config.studyclaims import StudyClaim, judged
 from blindspot.config.sweeps import Sweep, expanded
 from blindspot.errors import BlindspotError
 from blindspot.settings import Neutral
@@ -49,7 +50,7 @@ from blindspot.settings import Neutral
 #: Keys of which a later file replaces the whole value.
 REPLACED = {"corpus", "tokenizer"}
 #: Maps of the user's own names: a later file chooses the members; null takes the base's.
-CHOSEN = {"cells", "sizes"}
+CHOSEN = {"cells", "sizes", "claims"}
 
 
 class Size(Shape):
@@ -110,6 +111,9 @@ class Config(Settings):
     cells: Annotated[dict[Name, Cell], Field(min_length=1)]
     #: Cells made from others by values of a key (config/sweeps.py).
     sweeps: Annotated[dict[Name, Sweep], Neutral({})] = Field(default_factory=dict)
+    #: What this study claims, with its criteria (config/studyclaims.py). Without any, its ledger is
+    #: that of the paper's claims.
+    claims: Annotated[dict[Name, StudyClaim], Neutral({})] = Field(default_factory=dict)
     model: Model = Model()
     grid: Grid
     training: Training
@@ -127,7 +131,10 @@ class Config(Settings):
     @model_validator(mode="after")
     def _seeds(self) -> Self:
         for key, seeds in [("grid", self.grid.seeds)] + [
-            (f"sizes.{name}", size.seeds) for name, size in self.sizes.items() if size.seeds
+            (f"{kind}.{name}", owner.seeds)
+            for kind, owners in (("sizes", self.sizes), ("cells", self.cells))
+            for name, owner in owners.items()
+            if owner.seeds
         ]:
             if len(set(seeds)) < len(seeds):
                 raise ValueError(f"{key}.seeds {list(seeds)} names a seed twice")
@@ -162,6 +169,10 @@ class Config(Settings):
         """The cells that are trained at a size, by name."""
         chosen = self.sizes[size].cells
         return {name: c for name, c in self.cells.items() if chosen is None or name in chosen}
+
+    def seeds_of(self, size: str, cell: str) -> tuple[int, ...]:
+        """The seeds that a cell is trained with at a size."""
+        return self.cells[cell].seeds or self.sizes[size].seeds or self.grid.seeds
 
     @model_validator(mode="after")
     def _context(self) -> Self:
@@ -217,13 +228,13 @@ class Study:
         """Validate a plain mapping."""
         try:
             config = Config.model_validate(values)
-            if config.sweeps:
-                try:
-                    config = expanded(config)
-                except ValueError as error:
-                    if isinstance(error, ValidationError):
-                        raise
-                    raise BlindspotError(f"{where}: {error}") from None
+            try:
+                config = expanded(config) if config.sweeps else config
+                judged(config)
+            except ValueError as error:
+                if isinstance(error, ValidationError):
+                    raise
+                raise BlindspotError(f"{where}: {error}") from None
             if isinstance(config.corpus, LocalCorpus):
                 known = identified(config.corpus, _digests(config))
                 config = config.model_copy(update={"corpus": known})
@@ -275,7 +286,7 @@ class Study:
             )
             for size_name, size in c.sizes.items()
             for cell_name, cell in c.cells_at(size_name).items()
-            for seed in size.seeds or c.grid.seeds
+            for seed in c.seeds_of(size_name, cell_name)
         ]
 
     @property

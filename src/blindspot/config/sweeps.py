@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 
 from blindspot.config.cells import Cell
 from blindspot.config.explain import faults
-from blindspot.config.spec import Settings, canonical
+from blindspot.config.spec import Settings, Shape, canonical
 from blindspot.settings import Name
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def points(config: "Config", sweep: str) -> Iterator[Point]:
         base = config.cells[of]
         for values in itertools.product(*chosen.over.values()):
             at = dict(zip(chosen.over, values, strict=True))
-            own = {key: _own(config, base, key) for key in at}
-            if canonical(own) == canonical({key: _plain(value) for key, value in at.items()}):
+            before = {key: own(config, base, key) for key in at}
+            if canonical(before) == canonical({key: _plain(value) for key, value in at.items()}):
                 yield Point(of, of, at, base)
                 continue
             name = "-".join([of, *(f"{_word(key)}{_shown(value)}" for key, value in at.items())])
@@ -97,18 +97,25 @@ def _with(base: Cell, at: Mapping[str, Any], where: str) -> Cell:
         raise ValueError("; ".join(faults(error, where))) from None
 
 
-def _own(config: "Config", cell: Cell, key: str) -> Any:
-    """What a cell has under a key of a sweep, by the study where it does not say."""
+def own(config: "Config", cell: Cell, key: str) -> Any:
+    """What a cell has under a key of a sweep, by the study (and its only size) where it does not
+    say; numbers are floats."""
     shared = cell.shared(config.model)
     value: Any = cell.model_dump(mode="json") | {
         "loops": shared.loops,
         "init_std": cell.initial(config.model) or "default",
         "training": cell.trained(config.training).model_dump(mode="json"),
-        "model": shared.model_dump(mode="json") | cell.model,
+        "model": _shape(config) | shared.model_dump(mode="json") | cell.model,
     }
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return _plain(value)
+
+
+def _shape(config: "Config") -> dict[str, Any]:
+    """Width, layers and heads, where all sizes agree."""
+    sizes = [size.model_dump(include={*Shape.model_fields}) for size in config.sizes.values()]
+    return sizes[0] if all(size == sizes[0] for size in sizes) else {}
 
 
 def _plain(value: Any) -> Any:
