@@ -62,7 +62,9 @@ def judged(log: pd.DataFrame, K: int, terminal: bool) -> dict[str, Any]:
 def choose(pilots: pd.DataFrame) -> tuple[dict[str, float], float]:
     """The rate of each cell, and the common one."""
     mean = pilots.groupby(["cell", "rate"])["ce"].agg(lambda x: x.mean(skipna=False)).unstack()
-    return {cell: lowest(ce) for cell, ce in mean.iterrows()}, lowest(mean.mean())
+    # Common to all cells: rates that were tried for some alone cannot be it.
+    common = mean.loc[:, mean.notna().all()].mean()
+    return {cell: lowest(ce.dropna()) for cell, ce in mean.iterrows()}, lowest(common)
 
 
 def lowest(ce: pd.Series) -> float:

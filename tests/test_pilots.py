@@ -37,6 +37,11 @@ def test_the_lower_of_two_rates_within_a_tie_is_taken() -> None:
     assert common == 2e-3  # 3.205 and 3.153
 
 
+def test_a_rate_that_some_cells_tried_alone_is_not_the_common_one() -> None:
+    tried = {"a": {1e-3: [3.0, 3.0], 8e-3: [1.0, 1.0]}, "b": {1e-3: [3.0, 3.0]}}
+    assert pilots.choose(table(tried)) == ({"a": 8e-3, "b": 1e-3}, 1e-3)
+
+
 def test_a_training_without_a_finite_loss_loses() -> None:
     rates, _ = pilots.choose(table({"a": {1e-3: [3.5, 3.5], 4e-3: [2.0, float("nan")]}}))
     assert rates == {"a": 1e-3}
