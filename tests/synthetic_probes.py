@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from blindspot.config.study import Run
+from blindspot.declared.scale_response import SCALES
 
 TOKENS = 8192
 LOOPS = 30
@@ -58,6 +59,8 @@ def tables(run: Run, probe: Probe, ce: np.ndarray, norm: np.ndarray) -> dict[str
         "updates": _updates(norm, probe, loops, noise),
         "update_fixed": _fixed(loops),
         "clamp": _clamp(probe, ce, norm, noise),
+        "scale_response": _response(run, ce),
+        "windows": _windows(run, ce),
         **_halting(probe, ce, noise),
     }
 
@@ -187,6 +190,37 @@ def _clamp(probe: Probe, ce: np.ndarray, norm: np.ndarray, noise: np.ndarray) ->
                 | {"ce_edited": value + change, "change_mean": change, "change_se": 1e-4}
                 | {"norm": norm[k], "norm_edited": held}
             )
+    return pd.DataFrame(rows)
+
+
+def _response(run: Run, ce: np.ndarray) -> pd.DataFrame:
+    """Flat under RMSNorm; else a parabola of log a whose least value is at a = 1."""
+    rows = []
+    for k, value in enumerate(ce, start=1):
+        last = k == run.spec.model.loops
+        name = run.spec.model.readout
+        raw = name == "raw" or (name == "final-only-rms" and not last)
+        for scale in SCALES:
+            log = math.log(scale)
+            change = 0.2 * log**2 if raw else 0.0
+            rows.append(
+                {"split": "test", "k": k, "scale": scale, "tokens": TOKENS, "ce": value + change}
+                | {"change_mean": change, "change_se": 1e-4, "slope": 0.4 * log if raw else 0.0}
+            )
+    return pd.DataFrame(rows)
+
+
+def _windows(run: Run, ce: np.ndarray) -> pd.DataFrame:
+    """Ten blocks of a text that is as hard for all runs; each run adds a little of its own."""
+    text = np.random.default_rng(0).normal(0, 0.05, 10)
+    own = np.random.default_rng(zlib.crc32(run.name.encode())).normal(0, 0.005, 10)
+    own += text - (text + own).mean() + 0.01  # test is harder than validation, as in exits
+    rows = [
+        {"split": "test", "block": block, "k": k, "windows": 8, "tokens": 1024}
+        | {"nll": (value + own[block]) * 1024}
+        for block in range(10)
+        for k, value in enumerate(ce, start=1)
+    ]
     return pd.DataFrame(rows)
 
 

@@ -16,9 +16,11 @@ from blindspot.declared import (
     gradients,
     halting,
     norms,
+    scale_response,
     throughput,
     training,
     updates,
+    windows,
 )
 from blindspot.declared.columns import File
 from blindspot.declared.measurement import Measurement
@@ -27,7 +29,18 @@ from blindspot.settings import Settings, digest
 #: In the order in which they are made.
 MEASUREMENTS: dict[str, Measurement] = {
     module.MEASUREMENT.name: module.MEASUREMENT
-    for module in (baselines, exits, norms, collapse, gradients, updates, clamp, halting)
+    for module in (
+        baselines,
+        exits,
+        windows,
+        norms,
+        collapse,
+        gradients,
+        updates,
+        clamp,
+        scale_response,
+        halting,
+    )
 }
 
 #: Every file of a run, its training log first, by name.
