@@ -37,6 +37,7 @@ from blindspot.config.spec import Settings
 from blindspot.declared.exits import PROTOCOLS, Protocol
 from blindspot.errors import BlindspotError
 from blindspot.files import atomic_path, write_text
+from blindspot.publish import studyclaims
 from blindspot.publish.catalogue import CLAIMS
 from blindspot.publish.quantities import QUANTITIES, Frames, Quantity, Values
 from blindspot.publish.typeset import ABSENT, interval, markdown, page
@@ -328,8 +329,12 @@ def _shown(ours: Summary | None, quantity: Quantity) -> str:
 
 
 def write(collected: Path, out: Path) -> None:
-    """Write claims.csv, .md and .html of the folder that `collect` wrote into `out`."""
+    """Write claims.csv, .md and .html of the folder that `collect` wrote into `out`: of the claims
+    that the study makes itself, if it does, else of the paper's."""
     c = Collected(collected)
+    if studyclaims.claims(c):
+        studyclaims.write(c, out)
+        return
     ledger = evaluate(c)
     with atomic_path(out / "claims.csv") as temporary:
         ledger.to_csv(temporary, index=False, lineterminator="\n")
@@ -389,4 +394,4 @@ def summary(csv_file: Path) -> str:
         raise BlindspotError(f"{csv_file}: no such file; run `snakemake claims` first") from None
     sizes = dict.fromkeys(row["size"] for row in rows)
     parts = [f"{s}: {_counts([r['verdict'] for r in rows if r['size'] == s])}" for s in sizes]
-    return f"Claims of the paper at {'; at '.join(parts)}"
+    return f"Claims at {'; at '.join(parts)}"
