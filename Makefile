@@ -79,7 +79,7 @@ bench: $(VENV)/dev.ok
 lint: $(VENV)/dev.ok
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/snakefmt --check Snakefile workflow/rules
+	$(BIN)/snakefmt --check workflow
 	$(BIN)/mypy
 	$(BIN)/snakemake --lint
 

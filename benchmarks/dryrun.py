@@ -69,7 +69,7 @@ def main() -> None:
     for seeds, limit_s, limit_mb in (([42, 101, 202], 3.0, None), (list(range(72)), 8.0, 300.0)):
         with tempfile.TemporaryDirectory() as folder:
             where = Path(folder)
-            for name in ("Snakefile", "config.yaml", "workflow", "profiles", "envs"):
+            for name in ("config.yaml", "workflow", "envs"):
                 copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
                 copy(ROOT / name, where / name)
             overlay = where / "study.yaml"

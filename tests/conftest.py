@@ -7,9 +7,10 @@ import pytest
 #: Modules that run Snakemake or other processes, or train for longer than a second.
 SLOW = {
     "test_controller", "test_engine", "test_executor_local", "test_executor_queue",
-    "test_gpu_benchmark", "test_gpus", "test_hub", "test_invocation", "test_parallel",
-    "test_showcase", "test_sourcecode", "test_train", "test_train_compile", "test_train_faults",
-    "test_train_kills", "test_workflow", "test_workflow_controllers", "test_workflow_device",
+    "test_gpu_benchmark", "test_gpus", "test_hub", "test_invocation", "test_module",
+    "test_parallel", "test_showcase", "test_sourcecode", "test_train", "test_train_compile",
+    "test_train_faults", "test_train_kills", "test_workflow", "test_workflow_controllers",
+    "test_workflow_device",
     "test_workflow_parts", "test_workflow_publish", "test_workflow_reruns", "test_workflow_rows",
 }  # fmt: skip
 

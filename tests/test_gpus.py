@@ -51,7 +51,16 @@ def test_rule(tmp_path: Path, nodes: int, start: str) -> None:
             {"device": "cuda", "sizes": {"44m": size(nodes)}, "cells": {"perloop-rms": None}}
         )
     )
-    command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "runs", "-n", "-p"]
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "-s",
+        str(ROOT / "workflow/Snakefile"),
+        "runs",
+        "-n",
+        "-p",
+    ]
     done = subprocess.run(
         [*command, "--configfile", "wide.yaml", "--cores", "1"],
         cwd=tmp_path,

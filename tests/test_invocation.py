@@ -14,6 +14,7 @@ import json
 from blindspot.workflow.invocation import Invocation
 
 call = Invocation(workflow)
+OVER = str(call.source("over.yaml"))
 
 def write(name, **said):
     with open(name, "w") as file:
@@ -22,7 +23,8 @@ def write(name, **said):
 def planned(wildcards):
     write(
         f"planned-{call.is_main}.json",
-        folder=str(call.folder), snakefile=str(call.snakefile), config=call.config,
+        source=OVER, module=call.is_module, target=call.named("all"),
+        snakefile=str(call.snakefile), config=call.config,
         configfiles=[str(path) for path in call.configfiles], cores=call.cores,
         targets=sorted(call.targets), runs=call.runs, is_dry=call.is_dry,
         sends_jobs=call.sends_jobs, latency=call.latency_wait if call.runs else None,
@@ -85,7 +87,9 @@ def test_a_run_knows_its_command_line_its_plan_and_its_failures(ask, tmp_path):
     words = ("--configfile", "over.yaml", "--config", "study=2", "cell={d: 3}")
     known = ask("--cores", "3", "all", "b.txt", "--keep-going", *words, code=1)
     assert known == {
-        "folder": str(tmp_path),
+        "source": "over.yaml",
+        "module": False,
+        "target": "all",
         "snakefile": "Snakefile",
         "config": ["study=2", "cell={d: 3}"],
         "configfiles": ["over.yaml"],

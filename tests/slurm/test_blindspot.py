@@ -77,7 +77,13 @@ def with_profile(cluster: Cluster, partition: str) -> tuple[list[str], dict[str,
     """The command line of the small study on Slurm, but for its target; and its environment."""
     env = cluster.env | {"SBATCH_PARTITION": partition, "OMP_NUM_THREADS": "1"}
     env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
-    snakemake = ["snakemake", "-s", str(ROOT / "Snakefile"), "--profile", str(ROOT / "slurm")]
+    snakemake = [
+        "snakemake",
+        "-s",
+        str(ROOT / "workflow/Snakefile"),
+        "--profile",
+        str(ROOT / "slurm"),
+    ]
     snakemake += ["--configfile", "tiny.yaml", "--submitit-poll-seconds", "3"]
     snakemake += ["--latency-wait", "5", "--set-resources"]
     snakemake += [f"{rule}:mem_mb=900" for rule in ("tokens", "train", "measure", "throughput")]

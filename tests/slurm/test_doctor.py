@@ -41,7 +41,7 @@ def submitted(cluster: Cluster) -> int:
 def test_ready(cluster: Cluster, tmp_path: Path) -> None:
     """With the profile: what trainings will ask for is asked for, and one job is sent."""
     before = submitted(cluster)
-    command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "doctor"]
+    command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "workflow/Snakefile"), "doctor"]
     command += ["--profile", str(ROOT / "slurm"), "--configfile", str(CONFIGS[1])]
     done = subprocess.run(
         [*command, "--set-resources", "train:runtime=33"],

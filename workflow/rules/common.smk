@@ -13,6 +13,7 @@ from snakemake.exceptions import WorkflowError
 
 try:
     from blindspot import files, locks, provenance
+    from blindspot.config.module import from_module
     from blindspot.config.runfiles import RunFiles
     from blindspot.config.spec import canonical, digest
     from blindspot.config.study import Study
@@ -37,17 +38,19 @@ except ImportError as error:
 os.environ.update(PATH=os.pathsep.join([str(Path(sys.executable).parent), *os.get_exec_path()]))
 
 call = Invocation(workflow)
-BASE = Path(os.path.relpath(call.folder / "config.yaml"))
-OVERLAYS = call.configfiles
+BASE = call.source("../../config.yaml")
+OVERLAYS = [] if call.is_module else call.configfiles
 
-# No `configfile:` directive: Snakemake would merge a study's cells into the base's seven. The rule
+# A module's study is what its user hands over as `config`, which Snakemake has read and merged.
+# Else no `configfile:` directive: Snakemake would merge a study's cells into the base's seven. The rule
 # here is blindspot's own (see study.py), with the same --configfile and --config; the latter is read
 # from the words as they were typed, because Snakemake's reading of them differs from that of files.
 try:
-    sourcecode.refuse_other_checkout(call.folder)
+    sourcecode.refuse_other_checkout(BASE.parent)
     if call.is_main:
         arguments.refuse_second_config(sys.argv)
-    GIVEN = command_line(call.config)
+    TYPED = command_line(call.config)
+    GIVEN = from_module(call.module_config, TYPED) if call.is_module else TYPED
     OVERRIDE = dict(GIVEN)
     study = Study.load(BASE, OVERLAYS, OVERRIDE)
 except BlindspotError as error:
@@ -74,13 +77,20 @@ FILES = RunFiles(study)
 finished, measured, throughput_of = FILES.finished, FILES.measured, FILES.throughput
 CPUS = call.cores
 CONFIG_ARGUMENTS = arguments.configs([BASE, *OVERLAYS])
-REPORT_ARGUMENTS = arguments.snakemake(call.snakefile, OVERLAYS, OVERRIDE | {"work": WORK})
+REPORT_ARGUMENTS = arguments.snakemake(
+    call.snakefile,
+    call.configfiles,
+    # A module's user reads the config files again, and says there where `work` is.
+    TYPED if call.is_module else OVERRIDE | {"work": WORK},
+)
 # `reuse` changes what would run, so all of it.
 ASK_ARGUMENTS = arguments.asked(BASE, OVERLAYS, GIVEN)
 #: Targets that only publish what is there: whatever is missing, they never train.
-PUBLISHING = {"figures", "tables", "claims", "readme", "report", "collect"}
+PUBLISHING = {
+    call.named(rule) for rule in ("figures", "tables", "claims", "readme", "report", "collect")
+}
 #: Targets that answer a question and make nothing.
-ASKING = {"forecast", "status", "doctor"}
+ASKING = {call.named(rule) for rule in ("forecast", "status", "doctor")}
 #: What this study can show; some items need conditions that not every study has.
 TABLES = catalogue.of(catalogue.TABLES, study.config)
 FIGURES = catalogue.of(catalogue.FIGURES, study.config)

@@ -1,6 +1,7 @@
 # What the workflow says before, after, and when something went wrong. No rules here.
 
-HEAVY = {"train", "measure", "throughput"}
+TRAIN = call.named("train")
+HEAVY = {TRAIN, call.named("measure"), call.named("throughput")}
 #: Locks of controllers lie beside what studies and clones may share.
 LOCK = study.work / "locks" / f"{HERE}.lock"
 HELD = []
@@ -82,7 +83,7 @@ def outlook() -> str:
     """Two lines on what is ahead, from what is known already."""
     from blindspot.plan import forecast  # not at parse time: every job parses this
 
-    return f"{forecast.outlook(study, CPUS)}. More: snakemake -c1 forecast"
+    return f"{forecast.outlook(study, CPUS)}. More: snakemake -c1 {call.named('forecast')}"
 
 
 def on_this_machine() -> bool:
@@ -148,7 +149,7 @@ def start() -> None:
             logger.warning(slow)
         logger.info(outlook())
     for job in call.ahead:
-        if job.rule.name == "train" and job.wildcards.run in REMADE:
+        if job.rule.name == TRAIN and job.wildcards.run in REMADE:
             remake.ask(study.work / "runs" / job.wildcards.run)
 
 

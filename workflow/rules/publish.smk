@@ -1,5 +1,8 @@
 # From small result files to tables, figures and the report. Nothing here needs torch.
 
+#: What draws all of it again.
+AGAIN = [call.named(rule) for rule in ("tables", "figures", "claims", "report")]
+
 
 rule collect:
     """Gather the results that are there into tidy CSVs. Trains nothing."""
@@ -163,7 +166,7 @@ rule readme:
         code=lambda wildcards: sourcecode.of_rule("readme"),
         results=lambda wildcards, output: Path(output[0]).parent,
         again=shlex.join(
-            ["snakemake", "tables", "figures", "claims", "report", "--cores", "1"]
+            ["snakemake", *AGAIN, "--cores", "1"]
             + (["--configfile", *map(str, OVERLAYS)] if OVERLAYS else [])
         ),
     message:
@@ -195,8 +198,9 @@ rule report:
         code=lambda wildcards: sourcecode.of_rule("report"),
         # As `work` of `collect`.
         configs=lambda wildcards, input: REPORT_ARGUMENTS,
+        targets=lambda wildcards, input: shlex.join(AGAIN[:3]),
     message:
         "report {output}"
     shell:
-        "snakemake --report {output:q} --nolock --cores 1 {params.configs} -- tables figures claims"
+        "snakemake --report {output:q} --nolock --cores 1 {params.configs} -- {params.targets}"
         " > {log:q} 2>&1 || (cat {log:q} >&2; exit 1)"

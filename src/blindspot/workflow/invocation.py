@@ -7,8 +7,11 @@ may change. It is read here and nowhere else, and nothing is written into it.
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from blindspot.files import atomic_path, sha256_file
 
 #: The version that these were last tried with.
 TRIED = "9.27.1"
@@ -19,13 +22,33 @@ class Invocation:
 
     def __init__(self, workflow: Any) -> None:
         self._workflow = workflow
+        self._modifier = workflow.modifier
 
     # Known while the rules are read.
 
     @property
-    def folder(self) -> Path:
-        """Where the Snakefile is."""
-        return Path(self._workflow.basedir)
+    def is_module(self) -> bool:
+        """Whether another workflow uses this one as a module."""
+        return not self._modifier.is_main_snakefile()
+
+    def named(self, rule: str) -> str:
+        """The name of a rule of this workflow, which a module's user may have changed."""
+        return str(self._modifier.modify_rulename(rule))
+
+    def source(self, path: str) -> Path:
+        """A file of this workflow, by its path from the file of rules that asks. Where the workflow
+        is read from a repository, a copy, whose name is its content's."""
+        file = self._workflow.current_basedir.join(path)
+        found = Path(file.get_path_or_uri(secret_free=False))
+        if found.exists():
+            return Path(os.path.relpath(found))
+        fetched = Path(self._workflow.sourcecache.get_path(file))
+        kept = Path(f".snakemake/blindspot/{sha256_file(fetched)[:16]}-{Path(path).name}")
+        if not kept.exists():
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_path(kept) as temporary:
+                temporary.write_bytes(fetched.read_bytes())
+        return kept
 
     @property
     def snakefile(self) -> Path:
@@ -40,6 +63,11 @@ class Invocation:
     def config(self) -> list[str]:
         """--config, as the words that were typed: KEY=VALUE."""
         return list(self._workflow.config_settings.config_args)
+
+    @property
+    def module_config(self) -> Mapping[str, Any]:
+        """What a workflow that uses this one as a module gives as `config`."""
+        return dict(self._modifier.globals["config"])
 
     @property
     def cores(self) -> int:
