@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from blindspot.declared import COLLECTED as DECLARED
-from blindspot.publish.item import Item, two_initializations
+from blindspot.publish.item import Item, asked, two_initializations
 
 if TYPE_CHECKING:
     from blindspot.config.study import Config
@@ -30,8 +30,12 @@ SWEEP = "sweep-"
 def of(items: Mapping[str, Item], config: "Config") -> dict[str, Item]:
     """The items of `TABLES` or `FIGURES` that a study with this config can have, and one for each
     of its sweeps."""
-    two = two_initializations(config)
-    found = {name: item for name, item in items.items() if two or not item.two_initializations}
+    two, questions = two_initializations(config), {"", *asked(config)}
+    found = {
+        name: item
+        for name, item in items.items()
+        if item.asks in questions and (two or not item.two_initializations)
+    }
     return found | {SWEEP + name: item(items, SWEEP + name) for name in config.sweeps}
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from blindspot.config.studyclaims import Predicted, Slope, Value, judged
 from blindspot.settings import Settings, canonical
 
 if TYPE_CHECKING:
@@ -26,6 +27,22 @@ def two_initializations(config: "Config") -> bool:
     return any(len(stds) > 1 for stds in kinds.values())
 
 
+def asked(config: "Config") -> set[str]:
+    """Which questions of causes and laws a study asks: `dose` (a slope of what depth gains over a
+    sweep), `laws` (power laws carried to left-out settings), `remedies` (the growth of the norm of
+    three cells or more), `horizon` (exits four times as deep as every trained K)."""
+    parts = [part for claim in judged(config).values() for part in claim.parts]
+    growths = {p.cell for p in parts if isinstance(p, Value) and p.of == "growth"}
+    deepest = max(cell.shared(config.model).loops for cell in config.cells.values())
+    found = {
+        "dose": any(isinstance(p, Slope) and p.of == "gain" for p in parts),
+        "laws": any(isinstance(p, Predicted) for p in parts),
+        "remedies": len(growths) >= 3,
+        "horizon": max(config.measurement.depths_beyond, default=0) >= 4 * deepest,
+    }
+    return {name for name, there in found.items() if there}
+
+
 class Item(Settings):
     """One table or figure; `catalogue.yaml` explains the keys."""
 
@@ -37,6 +54,7 @@ class Item(Settings):
     caption: str
     reads: tuple[str, ...]
     two_initializations: bool = False
+    asks: Literal["", "dose", "laws", "remedies", "horizon"] = ""
     values: dict[str, str] = Field(default_factory=dict)
     spread: Literal["interval", "range", "runs"] = "interval"
 
