@@ -16,6 +16,7 @@ from blindspot.publish.figures.panels import Panels
 from blindspot.publish.studyclaims import evaluate
 from blindspot.publish.tables import MADE
 from synthetic_laws import REMEDIES, STUDIES, dose_study, remedies_study
+from test_figures import visible
 
 
 def drawn(name: str) -> Panels:
@@ -126,3 +127,16 @@ def papers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     synthetic.write(study)
     collect(study, folder / "collected")
     return folder / "collected"
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_no_label_lies_on_another_or_is_cut_off(name: str):
+    figure = drawn(name).figure
+    with style.theme():
+        figure.canvas.draw()
+    boxes = [(text.get_text(), text.get_window_extent().padded(-1)) for text in visible(figure)]
+    assert len(boxes) > 12
+    for (one, a), (other, b) in combinations(boxes, 2):
+        assert not a.overlaps(b), f"{one!r} and {other!r}"
+    for text, box in boxes:
+        assert box.x0 >= 0 and box.x1 <= figure.bbox.x1, f"{text!r} is cut off"

@@ -99,7 +99,7 @@ def laws(c: Collected) -> Table:
             ],
             "Value": [shown_value(x) for x in data["value"]],
             "Seeds": _counted(c, data),
-            "|H_K|": spreads(data, "norm", 1),
+            "Norm": spreads(data, "norm", 1),
             "Predicted": ["" if pd.isna(x) else f"{x:.1f}" for x in data["predicted"]],
             "Predicted / measured": ["" if pd.isna(x) else f"{x:.2f}" for x in over],
         }
@@ -118,7 +118,7 @@ def remedies(c: Collected) -> Table:
             "Size": data["size"],
             "Cell": data["cell"],
             "Seeds": _counted(c, data),
-            "|H_K| / |H_0|": spreads(data, "growth"),
+            "Norm, K over 0": spreads(data, "growth"),
             "Norm held": ["yes" if x else "no" for x in data["holds"]],
             "CE_1 - CE_K": spreads(data, "gain", 4),
             "CE_K": spreads(data, "ce", 3),
