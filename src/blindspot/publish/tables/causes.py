@@ -10,6 +10,7 @@ from blindspot.publish import causes
 from blindspot.publish.sweeps import shown_value
 from blindspot.publish.swept import INDEX, Runs, interval, predictions, slope
 from blindspot.publish.tables.table import Table, counted, means, spreads
+from blindspot.publish.typeset import ABSENT
 from blindspot.publish.typeset import interval as shown_interval
 
 NONE = "This study asks no such question."
@@ -100,8 +101,8 @@ def laws(c: Collected) -> Table:
             "Value": [shown_value(x) for x in data["value"]],
             "Seeds": _counted(c, data),
             "Norm": spreads(data, "norm", 1),
-            "Predicted": ["" if pd.isna(x) else f"{x:.1f}" for x in data["predicted"]],
-            "Predicted / measured": ["" if pd.isna(x) else f"{x:.2f}" for x in over],
+            "Predicted": [ABSENT if pd.isna(x) else f"{x:.1f}" for x in data["predicted"]],
+            "Predicted / measured": [ABSENT if pd.isna(x) else f"{x:.2f}" for x in over],
         }
     )
     return Table(data, shown, "" if len(data) else NONE)
@@ -122,7 +123,7 @@ def remedies(c: Collected) -> Table:
             "Norm held": ["yes" if x else "no" for x in data["holds"]],
             "CE_1 - CE_K": spreads(data, "gain", 4),
             "CE_K": spreads(data, "ce", 3),
-            "Front": ["yes" if x else "" for x in data["front"]],
+            "Front": ["yes" if x else ABSENT for x in data["front"]],
         }
     )
     return Table(data, shown)
