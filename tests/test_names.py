@@ -34,6 +34,7 @@ STUDIES = {
     "sweep-demo": ["sweep-demo"],
     "laws": ["laws"],
     "horizon": ["horizon"],
+    "remedies": ["remedies"],
     "1.4b": ["1.4b"],
 }
 

@@ -1,0 +1,78 @@
+"""The studies of causes and laws are what docs/criteria.md says of them."""
+
+import pytest
+
+from blindspot.config.flops import training_per_token
+from blindspot.config.study import Study
+from blindspot.config.studyclaims import judged
+from synthetic_laws import load
+
+
+def budgets(study: Study) -> dict[str, float]:
+    """Training FLOPs of each cell."""
+    found = {}
+    for run in study.runs:
+        spec = run.spec
+        tokens = (spec.training.steps or 0) * spec.batch * spec.windows.length
+        found[run.cell] = training_per_token(spec.model, spec.objective) * tokens
+    return found
+
+
+def test_remedies_have_equal_training_flops():
+    study = load("remedies")
+    flops = budgets(study)
+    assert {seed for run in study.runs for seed in [run.seed]} == {42, 101, 202, 303, 404}
+    for cell, spent in flops.items():
+        assert spent == pytest.approx(flops["perloop-rms"], rel=0.02), cell
+    # A remedy that nobody judges would be run for nothing.
+    claims = judged(study.config)
+    for cell in flops.keys() - {"perloop-rms"}:
+        for name in ("holds-the-norm", "brings-depth-to-life", "costs-nothing"):
+            assert f"{name}.{cell}" in claims
+
+
+def test_a_remedy_of_more_flops_would_be_noticed():
+    cells = {"perloop-rms": None, "single": {"loss": "per-loop", "readout": "rms", "loops": 1}}
+    flops = budgets(load("remedies", cells=cells, claims={}))
+    assert flops["single"] == pytest.approx(flops["perloop-rms"] / 4, rel=1e-9)
+
+
+@pytest.mark.parametrize("readout", ["rms", "raw"])
+def test_laws_vary_one_factor_at_a_time(readout: str):
+    study = load("laws")
+    assert {run.seed for run in study.runs} == {42, 101, 202}
+    cell = f"perloop-{readout}"
+    rate = study.config.training.learning_rate
+    values = {
+        key: sweep.over[key]
+        for sweep in study.config.sweeps.values()
+        if cell in sweep.cells
+        for key in sweep.over
+    }
+    assert values["training.learning_rate"] == pytest.approx([rate / 3, rate, rate * 3], rel=1e-3)
+    assert values["training.weight_decay"] == [0, 0.01, 0.1, 1]
+    assert values["init_std"] == ["default", 0.02, 0.1, 0.5]
+    assert values["loops"] == [1, 2, 4, 8]
+    assert values["model.d_model"] == [32, 64, 128]
+    assert values["training.steps"] == [400, 800, 1600]
+    left = {
+        run.cell.rpartition("-")[2]: (run.spec.training.learning_rate / rate,
+                                      run.spec.training.steps, run.spec.model.loops)
+        for run in study.runs
+        if run.cell.startswith(f"{cell}-leftout")
+    }  # fmt: skip
+    expected = {"rate": (2, 400, 4), "steps": (1, 1200, 4), "loops": (1, 400, 6)}
+    assert left == {key: pytest.approx(x) for key, x in expected.items()} | {"all": (2, 1200, 6)}
+    # Nothing that was left out is a point of a sweep.
+    swept = {run.cell for run in study.runs if "leftout" not in run.cell}
+    assert len(swept) == 2 * (1 + 2 + 3 + 3 + 3 + 2 + 2 + 1)
+
+
+def test_horizon_scores_exits_to_64():
+    study = load("horizon")
+    assert {run.seed for run in study.runs} == {42, 101, 202}
+    assert {8, 16, 32, 64} <= {*study.config.measurement.depths_beyond}
+    assert {run.spec.training.steps for run in study.runs} == {400}
+    for claim in judged(study.config).values():
+        (part,) = claim.parts
+        assert part.model_dump()["ladder"] == (8, 16, 32)
