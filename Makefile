@@ -53,7 +53,7 @@ $(VENV)/slow.ok: $(VENV)/dev.ok envs/requirements-slow.txt
 
 demo: $(VENV)/run.ok
 	@echo "==> the demo study on $(CORES) cores; results go to results/demo/"
-	@$(BIN)/snakemake all --cores $(CORES) --keep-going --quiet host reason --configfile studies/demo.yaml
+	@$(BIN)/snakemake all --cores $(CORES) --configfile studies/demo.yaml
 
 test: $(VENV)/dev.ok
 	@echo "==> tests"

@@ -41,7 +41,8 @@ STUDY = ("--configfile", "tiny.yaml")
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "snakemake", "--cores", "2", *arguments]
+    # -p: every job as Snakemake itself tells it.
+    return [sys.executable, "-m", "snakemake", "--cores", "2", "-p", *arguments]
 
 
 def environment(where: Path, **more: str) -> dict[str, str]:

@@ -19,7 +19,7 @@ from blindspot.errors import BlindspotError
 from blindspot.plan import calibration
 from blindspot.plan import estimate as estimate_module
 from blindspot.plan.estimate import Estimator, kind_of
-from blindspot.plan.forecast import Forecast, outlook
+from blindspot.plan.forecast import Forecast
 from blindspot.plan.planning import Plan
 from blindspot.plan.workload import step_class, step_flops
 from measured import leave
@@ -383,7 +383,9 @@ def test_nothing_to_do(tmp_path: Path):
         path = study.results / "throughput" / f"{size}-{study.throughput_hash(size)}.csv"
         path.parent.mkdir(exist_ok=True)
         path.write_text("")
-    assert outlook(study, 2).endswith("nothing to train or to measure, 12 runs are there")
+    forecast = Forecast(study, 2)
+    said = forecast.total(forecast.rows())
+    assert said.endswith("nothing to train or to measure, 12 runs are there")
 
 
 def test_device_kinds():

@@ -78,7 +78,7 @@ def test_a_kill_at_each_place_changes_nothing(place, tokens, context, tmp_path_f
 
 
 def test_a_signal_counts_although_nobody_reads_what_is_said(tokens, tmp_path):
-    """Ctrl-C also ends the `tee` behind a job: each line breaks the pipe. The state is saved, the
+    """Ctrl-C also ends a `tee` behind a command: each line breaks the pipe. The state is saved, the
     exit code is that of an interrupted run."""
     job = typed_job(tokens, tmp_path, steps=10**6, log_every=1)
     process = subprocess.Popen(command(job), stderr=subprocess.PIPE, text=True)

@@ -83,9 +83,9 @@ def test_two_studies_share_tokens_and_a_second_controller_is_refused(tmp_path):
     assert "runs --configfile tiny.yaml" in refused.stdout
     assert "type the same command again" in refused.stdout
     assert "Traceback" not in refused.stdout
-    said = [log.read_text(), other_log.read_text()]
     for folder in (load(where).corpus, load(where).tokens):
         # Both have planned it; one makes it, the other finds it made.
+        said = [path.read_text() for path in (where / "work/logs").rglob(f"{folder.name}-for-*")]
         assert sum(text.count(f"{folder} is there already") for text in said) == 1
     for study, run in (("tiny", "seed1"), ("other", "seed2")):
         found = list((where / "results" / study / "runs").rglob("run.json"))
@@ -165,7 +165,8 @@ def test_a_controller_that_is_stopped_stops_its_trainings_with_their_state(tmp_p
         assert process.wait(60) != 0
         assert time.monotonic() - then < 15
         saved = max((where / "work/runs").rglob("step-*.safetensors"))
-        said = log.read_text()
+        trained = "".join(path.read_text() for path in (where / "work/logs/train").rglob("*.log"))
+        said = log.read_text() + trained
         assert "Traceback" not in said, said
         assert reached == 0 or f"resumes at step {reached} of" in said, said
         assert int(saved.stem.removeprefix("step-")) >= max(steps(where))

@@ -164,7 +164,7 @@ def test_names_with_spaces_reach_every_stage(tmp_path):
     study = ("--configfile", "my tiny.yaml")
     said = snakemake(where, "-n", "-p", "all", *study).stdout
     lines = re.findall(r"^Shell command: (blindspot .*|snakemake --report.*)", said, re.MULTILINE)
-    split = {line.split()[1]: shlex.split(line.split(" 2>&1")[0]) for line in lines}
+    split = {line.split()[1]: shlex.split(re.split(" >>? ", line)[0]) for line in lines}
     assert len(split) >= 9
     tokens = split["tokens"]
     given = tokens[tokens.index("--tokenizer") + 1]

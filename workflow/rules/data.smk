@@ -19,7 +19,7 @@ rule corpus:
     message:
         "fetching corpus {wildcards.corpus}"
     shell:
-        "blindspot corpus --spec {params.spec:q} --out {params.out:q} 2>&1 | tee -i {log:q}"
+        "blindspot corpus --spec {params.spec:q} --out {params.out:q} > {log:q} 2>&1"
         " && ln -sfn corpus.json {output:q}"
 
 
@@ -40,7 +40,7 @@ rule tokenizer:
     message:
         "fetching tokenizer {wildcards.tokenizer}"
     shell:
-        "blindspot tokenizer --spec {params.spec:q} --out {params.out:q} 2>&1 | tee -i {log:q}"
+        "blindspot tokenizer --spec {params.spec:q} --out {params.out:q} > {log:q} 2>&1"
         " && ln -sfn tokenizer.json {output:q}"
 
 
@@ -69,5 +69,5 @@ rule tokens:
         "tokenizing {wildcards.tokens}"
     shell:
         "blindspot tokens --spec {params.spec:q} --corpus {params.corpus:q} --out {params.out:q}"
-        " {params.tokenizer} --threads {threads} 2>&1 | tee -i {log:q}"
+        " {params.tokenizer} --threads {threads} > {log:q} 2>&1"
         " && ln -sfn tokens.json {output:q}"

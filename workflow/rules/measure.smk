@@ -31,7 +31,7 @@ rule measure:
     shell:
         "blindspot measure --spec {params.spec:q} --name {wildcards.run} {params.places}"
         " --settings {params.settings:q} --device {params.device} --threads {threads}"
-        " 2>&1 | tee -i {log:q}"
+        " > {log:q} 2>&1"
 
 
 rule throughput:
@@ -74,4 +74,4 @@ rule throughput:
         "timing size {wildcards.size} at every depth"
     shell:
         "blindspot throughput --spec {params.spec:q} --out {output:q} --device {params.device}"
-        " 2>&1 | tee {log:q}"
+        " > {log:q} 2>&1"

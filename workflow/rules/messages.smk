@@ -5,6 +5,7 @@ HEAVY = {TRAIN, call.named("measure"), call.named("throughput")}
 #: Locks of controllers lie beside what studies and clones may share.
 LOCK = study.work / "locks" / f"{HERE}.lock"
 HELD = []
+WATCHES = []
 
 
 def refuse(message: str) -> None:
@@ -50,6 +51,10 @@ def plan() -> None:
             "impossible to measure": len(lost),
         }
         logger.info(f"{head} {', '.join(f'{n} {what}' for what, n in counts.items() if n)}.")
+        if call.runs and len(known) - len(anew) < len(RUNS) - len(lost):
+            from blindspot.plan import overview  # not at parse time: every job parses this
+
+            logger.info(overview.ahead(study, CPUS, call.named("status")))
     if lost:
         logger.warning(
             f"Left out, since finished runs have no measurement with today's settings and their "
@@ -77,13 +82,6 @@ def hold() -> None:
 def asking() -> bool:
     """Whether nothing but questions is asked."""
     return bool(call.targets) and call.targets <= ASKING
-
-
-def outlook() -> str:
-    """Two lines on what is ahead, from what is known already."""
-    from blindspot.plan import forecast  # not at parse time: every job parses this
-
-    return f"{forecast.outlook(study, CPUS)}. More: snakemake -c1 {call.named('forecast')}"
 
 
 def on_this_machine() -> bool:
@@ -119,6 +117,24 @@ def slow_precision() -> str:
     )
 
 
+def watch() -> None:
+    """Say from now on how far the study is. Jobs elsewhere are looked at once a minute."""
+    from blindspot.plan.overview import Watch
+    from blindspot.workflow.terminal import LogHandler
+
+    handler = LogHandler.current
+    show = handler.show if handler and handler.is_terminal else None
+    every = 60.0 if call.sends_jobs else 3.0
+    WATCHES.append(Watch(study, CPUS, logger.info, show, every))
+    WATCHES[-1].start()
+
+
+def watch_no_more() -> None:
+    """Before the last words."""
+    while WATCHES:
+        WATCHES.pop().stop()
+
+
 def start() -> None:
     """Hold the study, and refuse before the first job what would fail in every job."""
     made = [path for job in call.ahead for path in (*job.output, *job.log)]
@@ -147,7 +163,7 @@ def start() -> None:
     if heavy:
         if slow := slow_precision():
             logger.warning(slow)
-        logger.info(outlook())
+        watch()
     for job in call.ahead:
         if job.rule.name == TRAIN and job.wildcards.run in REMADE:
             remake.ask(study.work / "runs" / job.wildcards.run)
@@ -161,6 +177,7 @@ def forget_marks() -> None:
 
 def finish() -> None:
     """Where things are, and the numbers that matter."""
+    watch_no_more()
     if asking():
         return
     forget_marks()
@@ -180,14 +197,16 @@ def finish() -> None:
 
 def explain() -> None:
     """What failed, and what to type next."""
+    from blindspot.workflow.terminal import failure
+
+    watch_no_more()
     lines = [f"Study {study.config.study}: not complete."]
     for job in call.failed[:10]:
         name = " ".join([job.rule.name, *job.wildcards_dict.values()])
-        lines.append(f"  failed: {name}; log: {', '.join(map(str, job.log))}")
+        lines.append(failure(name, list(job.log)))
     if call.failed[10:]:
         lines.append(f"  and {len(call.failed) - 10} more")
     lines.append(
-        "What is finished stays, and the same command goes on from there, also after a kill (add "
-        "--keep-going to let the other runs finish first)."
+        "What is finished stays, and the same command goes on from there, also after a kill."
     )
     logger.error("\n".join(lines))

@@ -30,7 +30,7 @@ rule collect:
         "collecting the results"
     shell:
         "blindspot collect {params.configs} --override {params.override:q} --work {params.work:q}"
-        " --out {params.out:q} 2>&1 | tee -i {log:q}"
+        " --out {params.out:q} > {log:q} 2>&1"
 
 
 rule table:
@@ -62,7 +62,7 @@ rule table:
         "table {wildcards.table}"
     shell:
         "blindspot table {wildcards.table} --collected {params.collected:q} --out {params.out:q}"
-        " 2>&1 | tee -i {log:q}"
+        " > {log:q} 2>&1"
 
 
 rule figure:
@@ -91,7 +91,7 @@ rule figure:
         "figure {wildcards.figure}"
     shell:
         "blindspot figure {wildcards.figure} --collected {params.collected:q} --out {params.out:q}"
-        " 2>&1 | tee -i {log:q}"
+        " > {log:q} 2>&1"
 
 
 rule claims:
@@ -119,8 +119,7 @@ rule claims:
     message:
         "claim ledger"
     shell:
-        "blindspot claims --collected {params.collected:q} --out {params.out:q}"
-        " 2>&1 | tee -i {log:q}"
+        "blindspot claims --collected {params.collected:q} --out {params.out:q}" " > {log:q} 2>&1"
 
 
 rule tables:
@@ -172,8 +171,7 @@ rule readme:
     message:
         "page {output}"
     shell:
-        "blindspot readme --results {params.results:q} --command {params.again:q}"
-        " 2>&1 | tee -i {log:q}"
+        "blindspot readme --results {params.results:q} --command {params.again:q}" " > {log:q} 2>&1"
 
 
 rule report:

@@ -37,7 +37,7 @@ rule train:
     shell:
         "{params.start} --spec {params.spec:q} --name {wildcards.run} {params.places}"
         " --execution {params.execution:q} --device {params.device} --threads {threads}"
-        " 2>&1 | tee -i -a {log:q}"
+        " >> {log:q} 2>&1"
 
 
 rule anew:

@@ -20,7 +20,7 @@ from blindspot.files import to_csv, write_text
 from blindspot.plan import show
 from blindspot.plan.estimate import Estimator
 from blindspot.plan.planning import Plan, Planned
-from blindspot.plan.show import duration
+from blindspot.plan.show import duration, hours
 from blindspot.publish import catalogue
 
 #: Core-seconds of a table, figure or the like, in starts of a training process (both are imports,
@@ -30,7 +30,7 @@ PUBLISH, REPORT = 1.4, 10.0
 DATA = 15.0
 
 #: In the table, what needs the number of tokens before it is known.
-UNKNOWN = "-"
+UNKNOWN = show.UNKNOWN
 #: Shares of the peak that hours are given for beside the assumed one.
 SHARES = (0.2, 0.5)
 
@@ -67,6 +67,11 @@ class Forecast:
         self.plan = Plan(study)
         self.estimator = Estimator(study, self.plan.records)
         self.reasons = True
+
+    @property
+    def unit(self) -> str:
+        """What hours are of."""
+        return "GPU" if self.estimator.kind == "cuda" else "core"
 
     def rows(self) -> list[Row]:
         """One row a size and cell, in the order of the config."""
@@ -157,9 +162,9 @@ class Forecast:
         """CSV text with one line a row."""
         table: list[list[object]] = []
         for row in rows:
-            hours = [None if s is None else s / 3600 for s in (row.train, row.measure)]
+            times = [None if s is None else s / 3600 for s in (row.train, row.measure)]
             counts = [row.count(a) for a in ("cached", "train", "measure", "impossible")]
-            numbers = [row.flops_per_run, row.flops, *hours, self.cost(row.seconds)]
+            numbers = [row.flops_per_run, row.flops, *times, self.cost(row.seconds)]
             shown = ["" if x is None else f"{x:.10g}" for x in numbers]
             table.append([row.size, row.cell, len(row.planned), *counts, row.why, *shown])
         return to_csv(COLUMNS, table)
@@ -181,7 +186,7 @@ class Forecast:
                 _count(row.count("train") + row.count("measure"))
                 + (f" ({impossible} impossible)" if impossible else ""),
                 _flops(row.flops) if todo else "",
-                _hours(row.seconds) if todo else "",
+                hours(row.seconds) if todo else "",
             ]
             cells += [_price(self.cost(row.seconds)) if todo else ""] if priced else []
             table.add_row(*cells, row.why)
@@ -201,9 +206,9 @@ class Forecast:
         if seconds is None:
             told = "FLOPs and hours are told once the token files are there (snakemake -c1 tokens)"
             return f"{name}{what}\n{told}"
-        unit = "GPU" if self.estimator.kind == "cuda" else "core"
+        unit = self.unit
         what += f"; {_flops(_sum([r.flops for r in rows]))} FLOPs"
-        parts = [f"{_hours(seconds)} {unit}-hours{self._assumption()}"]
+        parts = [f"{hours(seconds)} {unit}-hours{self._assumption()}"]
         if (cost := self.cost(seconds)) is not None:
             parts.append(f"{_price(cost)} {self.study.config.forecast.currency}")
         devices = self.study.config.forecast.gpus if unit == "GPU" else (self.cores,)
@@ -226,7 +231,7 @@ class Forecast:
         for share in SHARES:
             other = copy(self)
             other.estimator = Estimator(self.study, self.plan.records, share)
-            others.append(f"{_hours(other.seconds(other.rows()))} at {share:.0%}")
+            others.append(f"{hours(other.seconds(other.rows()))} at {share:.0%}")
         share = self.study.config.forecast.share
         return f" at an assumed {share:.0%} of an {e.gpu}'s peak ({', '.join(others)})"
 
@@ -260,13 +265,6 @@ class Forecast:
         return path
 
 
-def outlook(study: Study, cores: int) -> str:
-    """The total in two lines, from what is known already: for the start of a workflow."""
-    forecast = Forecast(study, cores)
-    forecast.reasons = False
-    return forecast.total(forecast.rows())
-
-
 def _sum(values: Sequence[float | None]) -> float | None:
     total = 0.0
     for value in values:
@@ -282,13 +280,6 @@ def _count(n: int) -> str:
 
 def _flops(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.2e}".replace("e+", "e")
-
-
-def _hours(seconds: float | None) -> str:
-    if seconds is None:
-        return UNKNOWN
-    hours = seconds / 3600
-    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.1f}" if hours >= 10 else f"{hours:.2g}"
 
 
 def _price(value: float | None) -> str:

@@ -127,7 +127,7 @@ def _progress(study: Study, run: Run) -> Progress:
         record = parse(finished) or {}
         found.state, found.step = "finished", record.get("steps", found.step)
         found.steps, found.left = record.get("steps", found.steps), None
-        found.error = "" if measured else _last_error(log)
+        found.error = "" if measured else last_error(log)
         return found
     found.holder = holder(state)
     if found.holder and found.holder.alive:
@@ -140,7 +140,7 @@ def _progress(study: Study, run: Run) -> Progress:
         found.state = "trained"
     elif found.step is not None or found.holder:
         found.state = "interrupted"
-    found.error = found.error or _last_error(log)
+    found.error = found.error or last_error(log)
     found.error = found.error.removeprefix(f"{run.name}: ")
     return found
 
@@ -160,7 +160,7 @@ def _read_note(path: Path, found: Progress) -> None:
         found.left = max(0.0, left - found.age)
 
 
-def _last_error(log: Path) -> str:
+def last_error(log: Path) -> str:
     """The last message of a job's log that names a fault."""
     try:
         with open(log, "rb") as file:

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+#: What needs a number that is not known yet.
+UNKNOWN = "-"
+
 
 def table(names: Sequence[str], numbers: Sequence[str] = (), texts: Sequence[str] = ()) -> Table:
     """A table without rules; `numbers` are right-aligned, and `texts` may take several lines."""
@@ -28,6 +31,14 @@ def duration(seconds: float) -> str:
     if s < 86400:
         return f"{s // 3600} h {s % 3600 // 60:02d} min"
     return f"{s // 86400} d {s % 86400 // 3600} h"
+
+
+def hours(seconds: float | None) -> str:
+    """Hours, in three digits: `0.25`, `16.2`, `2,400`; what is not known is a dash."""
+    if seconds is None:
+        return UNKNOWN
+    value = seconds / 3600
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2g}"
 
 
 def bytes_of(size: int) -> str:
