@@ -175,6 +175,12 @@ def cell_setting(**settings):
     return lambda where: edit(where, cells=TINY["cells"] | {"perloop-raw": own})
 
 
+def claimed(where):
+    part = {"quantity": "value", "of": "growth", "cell": "perloop-raw"}
+    part |= {"supported": {"below": 2}, "contradicted": {"above": 2}}
+    edit(where, claims={"holds": {"claim": "It of {cell} holds.", "parts": [part]}})
+
+
 def swept(where):
     """A value more in a sweep, whose one value was so far the cell's own."""
     edit(where, sweeps={"rate": RATE})
@@ -298,6 +304,7 @@ ROWS = {
             more=lambda where: {"table sweep-rate", "figure sweep-rate"},
         ),
     ),
+    "a claim of the study, or its criterion": Row(claimed, published),
     "a seed added": Row(seed, runs(lambda run: run.seed == 5), said=["3 to train and measure"]),
     "a measurement setting": Row(setting, runs(train=False), said=["6 to measure (exits)."]),
     "a measurement setting, weights gone": Row(

@@ -220,7 +220,8 @@ def horizon(c: Collected) -> Panels:
     big = {"marker": "o", "markersize": 8, "markerfacecolor": "white", "linestyle": "none"}
     handles = [Line2D([], [], label=label, **look.line()) for label, look in looks.items()]
     handles += [key("read at the trained K", color="black", **big), *shown]
-    drawn.figure.legend(handles=handles, loc="outside lower center", ncols=4)
+    wide = 4 if len(columns) > 1 else 2
+    drawn.figure.legend(handles=handles, loc="outside lower center", ncols=wide)
     return drawn
 
 
