@@ -51,6 +51,13 @@ $(VENV)/slow.ok: $(VENV)/dev.ok envs/requirements-slow.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r envs/requirements-slow.txt
 	@touch $@
 
+# The validators of RO-Crates and of CITATION.cff need older packages than ours.
+$(VENV)/roc.ok: $(VENV)/slow.ok
+	@echo "==> installing validators, in an environment of its own"
+	@$(PYTHON) -m venv --clear $(VENV)/roc
+	@$(VENV)/roc/bin/python -m pip install --quiet --disable-pip-version-check roc-validator==0.13.0 rocrate==0.16.0 cffconvert==2.0.0
+	@touch $@
+
 demo: $(VENV)/run.ok
 	@echo "==> the demo study on $(CORES) cores; results go to results/demo/"
 	@$(BIN)/snakemake all --cores $(CORES) --configfile studies/demo.yaml
@@ -59,9 +66,9 @@ test: $(VENV)/dev.ok
 	@echo "==> tests"
 	@$(BIN)/python -m pytest -n $(CORES) --dist worksteal
 
-test-slow: $(VENV)/slow.ok
+test-slow: $(VENV)/roc.ok
 	@echo "==> tests with transformers and a browser"
-	@HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m extra -n $(CORES) --dist worksteal
+	@HF_HUB_OFFLINE=1 ROC_PYTHON=$(abspath $(VENV))/roc/bin/python $(BIN)/python -m pytest -m extra -n $(CORES) --dist worksteal
 
 test-fast: $(VENV)/dev.ok
 	@echo "==> tests without Snakemake, other processes and longer trainings"

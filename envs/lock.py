@@ -3,7 +3,7 @@
 requirements.txt          all that the workflow needs, training included
 requirements-publish.txt  tables, figures and report from results/ alone; no torch
 requirements-dev.txt      what the tests need on top
-requirements-slow.txt     what `make test-slow` needs on top of that: transformers
+requirements-slow.txt     what `make test-slow` needs on top of that: transformers, rocrate
 """
 
 import json
@@ -56,6 +56,6 @@ write(
 extra = {k: v for k, v in resolve("[train,dev]", [pinned]).items() if k not in everything}
 write("requirements-dev.txt", "What the tests need.", extra, "-r requirements.txt\n")
 known = everything | extra
-slow = resolve("[train,dev,audit,slow]", [pinned])
+slow = resolve("[train,dev,audit,share,slow]", [pinned])
 slow = {k: v for k, v in slow.items() if k not in known}
 write("requirements-slow.txt", "What `make test-slow` needs.", slow, "-r requirements-dev.txt\n")

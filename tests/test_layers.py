@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "plan": {"declared", "config", "lm", "training", "publish"},
     "audit": {"declared", "config", "data", "lm", "measure", "publish"},
     "export": {"declared", "config", "data", "measure"},
+    "share": {"declared", "config"},
     "workflow": set(),
 }
 GROUND = {

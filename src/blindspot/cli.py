@@ -22,6 +22,7 @@ import typer
 from blindspot.errors import BlindspotError
 from blindspot.files import date_no_later
 from blindspot.plan import ask
+from blindspot.share import ask as share
 
 app = typer.Typer(
     add_completion=False,
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 
 app.add_typer(ask.app)
+app.add_typer(share.app)
 
 Spec = Annotated[str, typer.Option(help="Specification as canonical JSON, made by the workflow.")]
 RunName = Annotated[str, typer.Option(help="size/cell/seedN-hash, for messages and results.")]

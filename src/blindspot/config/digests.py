@@ -5,6 +5,7 @@ import hashlib
 import json
 import time
 from pathlib import Path
+from typing import Literal
 
 from blindspot.config.dataspec import FileTokenizer, LocalCorpus
 from blindspot.errors import BlindspotError
@@ -51,10 +52,14 @@ def of_file(split: str, sha256: str) -> bytes:
 
 
 def identified(corpus: LocalCorpus, digests: Digests) -> LocalCorpus:
-    """Fill in the digest of the files, or check it against the pinned one."""
+    """Fill in the digest of the files, or check it against the pinned one. A pinned corpus of which
+    no file is there, as in an archive of results, is what its pin says; nothing can be trained."""
+    splits: tuple[Literal["train", "validation", "test"], ...] = ("train", "validation", "test")
+    if corpus.sha256 and not any(Path(f).exists() for split in splits for f in corpus.files(split)):
+        return corpus
     total = hashlib.sha256()
     owners: dict[Path, str] = {}
-    for split in ("train", "validation", "test"):
+    for split in splits:
         for name in corpus.files(split):
             path = Path(name)
             if not path.is_file():
@@ -77,6 +82,8 @@ def identified(corpus: LocalCorpus, digests: Digests) -> LocalCorpus:
 def pinned(tokenizer: FileTokenizer, digests: Digests) -> FileTokenizer:
     """Fill in the digest of a tokenizer's file, or check it against the pinned one."""
     path = Path(tokenizer.path)
+    if tokenizer.sha256 and not path.exists():
+        return tokenizer  # as a pinned corpus
     if not path.is_file():
         raise BlindspotError(f"tokenizer.path: {path}: no such file")
     found = digests.sha256(path)

@@ -215,11 +215,7 @@ class Study:
 
         Raises `BlindspotError` that names the file or key at fault.
         """
-        values = yamltext.read(base)
-        for path in overlays:
-            if path.resolve() != base.resolve():
-                values = merge(values, yamltext.read(path))
-        values = merge(values, override or {})
+        values = laid_over(base, overlays, override or {})
         where = ", ".join(str(p) for p in [base, *overlays])
         return cls.of(values, where)
 
@@ -382,6 +378,15 @@ def _left_out(corpus: Corpus) -> Iterator[str]:
         for split in ("train", "validation", "test"):
             if hidden := corpus.hidden(split):
                 yield f"corpus.{split}: left out, because hidden: {', '.join(hidden)}"
+
+
+def laid_over(base: Path, overlays: Sequence[Path], override: Mapping[str, Any]) -> dict[str, Any]:
+    """What `base` says, with `overlays` and then `override` laid over it; not validated."""
+    values = yamltext.read(base)
+    for path in overlays:
+        if path.resolve() != base.resolve():
+            values = merge(values, yamltext.read(path))
+    return merge(values, override)
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
