@@ -43,20 +43,36 @@ def states(p, tokens, spec, loops=None, attend=attention):
     h = p["embedding.weight"][tokens] + p["position.weight"][: tokens.shape[1]]
     found = [h]
     for k in range(1, (loops or spec.loops) + 1):
-        if spec.interloop != "none" and k > 1:
+        if spec.interloop == "reset":
+            h = spec.interloop_scale * rms(h, None, eps)
+        elif spec.interloop != "none" and k > 1:
             h = rms(h, p.get("interloop_gain"), eps)
+        if spec.inject and k > 1:
+            h = h + found[0]
+        received = h
         for i in range(spec.layers):
             b = f"blocks.{i}."
             x = rms(h, p[b + "attention_norm.weight"], eps)
-            h = h + attend(
-                x, p[b + "attention.qkv.weight"], p[b + "attention.out.weight"], spec.heads
-            )
+            y = attend(x, p[b + "attention.qkv.weight"], p[b + "attention.out.weight"], spec.heads)
+            h = h + written(p, y, b + "attention_post.weight", spec)
             x = rms(h, p[b + "mlp_norm.weight"], eps)
             gate = x @ p[b + "mlp.gate.weight"].T
             inner = gate * torch.sigmoid(gate) * (x @ p[b + "mlp.up.weight"].T)
-            h = h + inner @ p[b + "mlp.down.weight"].T
+            y = inner @ p[b + "mlp.down.weight"].T
+            h = h + written(p, y, b + "mlp_post.weight", spec)
+        if spec.carry is not None:
+            h = spec.carry * received + (h - received)
+        if spec.clamp != "none" and k > 1:
+            factor = found[1].norm(dim=-1, keepdim=True) / h.norm(dim=-1, keepdim=True)
+            h = h * (factor.detach() if spec.clamp == "stopped" else factor)
         found.append(h)
     return found
+
+
+def written(p, y, post, spec):
+    """What a branch adds to the stream."""
+    y = rms(y, p[post], spec.norm_eps) if spec.sandwich else y
+    return y / spec.loops if spec.divide_branches else y
 
 
 def read(p, h, k, spec):
@@ -68,28 +84,48 @@ def read(p, h, k, spec):
         return rms(centred, p["readout.gain"], spec.norm_eps)
     if spec.readout == "power":
         size = torch.sqrt((h * h).mean(-1, keepdim=True) + spec.norm_eps)
-        return h / size**spec.alpha * p["readout.gain"]
+        alpha = torch.sigmoid(p["readout.logit"]) if spec.learned_alpha else spec.alpha
+        return h / size**alpha * p["readout.gain"]
     return rms(h, p["readout.gain"], spec.norm_eps)
+
+
+def log_z(p, h, k, spec):
+    """log of the sum of exp(logits), and the logits."""
+    logits = read(p, h, k, spec) @ p["embedding.weight"].T
+    top = logits.max(-1, keepdim=True).values
+    return top.squeeze(-1) + torch.log(torch.exp(logits - top).sum(-1)), logits
 
 
 def token_nll(p, h, k, targets, spec):
     """-log p(target) in nats, shape (B, T)."""
-    logits = read(p, h, k, spec) @ p["embedding.weight"].T
-    top = logits.max(-1, keepdim=True).values
-    log_z = top.squeeze(-1) + torch.log(torch.exp(logits - top).sum(-1))
-    return log_z - logits.gather(-1, targets[..., None]).squeeze(-1)
+    z, logits = log_z(p, h, k, spec)
+    return z - logits.gather(-1, targets[..., None]).squeeze(-1)
 
 
-def total_loss(p, tokens, targets, spec, objective, attend=attention):
+def total_loss(p, tokens, targets, spec, objective, attend=attention, loops=None):
     """The training objective."""
-    hs = states(p, tokens, spec, attend=attend)
-    depths = [spec.loops] if objective.loss == "terminal" else range(1, spec.loops + 1)
-    total = sum(token_nll(p, hs[k], k, targets, spec).mean() for k in depths) / len(depths)
+    K = loops or spec.loops
+    hs = states(p, tokens, spec, K, attend=attend)
+    depths = [K] if objective.loss == "terminal" else range(1, K + 1)
+    weights = objective.weights or [1] * len(depths)
+    total = sum(
+        w * token_nll(p, hs[k], k, targets, spec).mean()
+        for w, k in zip(weights, depths, strict=True)
+    ) / sum(weights)
+    if objective.z_loss:
+        squares = [log_z(p, hs[k], k, spec)[0].square().mean() for k in depths]
+        shares = [w / sum(weights) for w in weights]
+        total = total + objective.z_loss * sum(w * z for w, z in zip(shares, squares, strict=True))
     if objective.penalty is not None:
-        squares = sum((h * h).sum(-1).mean() for h in hs[1:]) / spec.loops
-        if objective.penalty.kind == "mean-square":
-            squares = squares / spec.d_model
-        total = total + objective.penalty.weight * squares
+        means = []
+        for h in hs[1:]:
+            squares = (h * h).sum(-1)
+            if objective.penalty.kind == "target":
+                squares = ((squares / spec.d_model).sqrt() - objective.penalty.target) ** 2
+            elif objective.penalty.kind == "mean-square":
+                squares = squares / spec.d_model
+            means.append(squares.mean())
+        total = total + objective.penalty.weight * sum(means) / K
     return total
 
 

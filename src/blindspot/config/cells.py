@@ -16,10 +16,12 @@ from blindspot.config.spec import (
     Extent,
     Interloop,
     NonNegative,
+    Objective,
     Penalty,
     Placement,
     Positive,
     Readout,
+    Recurrence,
     Seed,
     Settings,
     Shape,
@@ -30,7 +32,7 @@ from blindspot.settings import Neutral
 Kind = TypeVar("Kind", bound=Settings)
 
 
-class Model(Settings):
+class Model(Recurrence):
     """What all cells and sizes share, but where a cell says otherwise."""
 
     loops: Extent = 4
@@ -46,8 +48,16 @@ class Cell(Settings):
     readout: Readout
     #: Exponent of the readout `power`.
     alpha: Annotated[Alpha | None, Neutral(None)] = None
+    #: Whether that exponent is learned, from `alpha` on.
+    learned_alpha: Annotated[bool, Neutral(False)] = False
     penalty: Penalty | None = None
     interloop: Interloop = "none"
+    #: RMS of the state between loops, for the rule `reset`.
+    interloop_scale: Annotated[Positive | None, Neutral(None)] = None
+    #: Weights of the K losses of `per-loop`.
+    weights: Annotated[tuple[Positive, ...] | None, Neutral(None)] = None
+    z_loss: Annotated[NonNegative, Neutral(0.0)] = 0.0
+    random_loops: Annotated[bool, Neutral(False)] = False
     #: Overrides `model.init_std`; "default" is PyTorch's initialization.
     init_std: Positive | Literal["default"] | None = None
     #: Seeds of this cell, in the place of the size's and the grid's.
@@ -87,6 +97,10 @@ class Cell(Settings):
         if self.init_std == "default":
             return None
         return self.init_std if self.init_std is not None else self.shared(study).init_std
+
+    @property
+    def objective(self) -> Objective:
+        return Objective(**{name: getattr(self, name) for name in Objective.model_fields})
 
     def described(self, study: Model) -> dict[str, Any]:
         """The cell as published results describe it: with its own K, and `init_std` only where it

@@ -12,8 +12,8 @@ def parameters(spec: ModelSpec) -> int:
     """The number of trainable parameters (no tensors are made)."""
     d = spec.d_model
     stack = spec.layers * (16 * d * d + 2 * d)
-    gains = spec.gained + (spec.interloop == "rms-gain")
-    return spec.vocab_size * d + spec.context * d + stack + gains * d
+    gains = spec.gained + (spec.interloop == "rms-gain") + 2 * spec.layers * spec.sandwich
+    return spec.vocab_size * d + spec.context * d + stack + gains * d + spec.learned_alpha
 
 
 def forward_per_token(
@@ -31,6 +31,11 @@ def forward_per_token(
 
 
 def training_per_token(model: ModelSpec, objective: Objective) -> float:
-    """FLOPs a trained token: forward and backward, a head at each supervised depth."""
-    heads = 1 if objective.loss == "terminal" else model.loops
-    return 3 * forward_per_token(model, heads=heads)
+    """FLOPs a trained token: forward and backward, a head at each supervised depth. Where each step
+    draws its K, the mean over steps."""
+    drawn = range(1, model.loops + 1) if objective.random_loops else (model.loops,)
+    each = [
+        3 * forward_per_token(model, K, heads=1 if objective.loss == "terminal" else K)
+        for K in drawn
+    ]
+    return sum(each) / len(each)

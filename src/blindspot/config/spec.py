@@ -73,6 +73,7 @@ __all__ = [
     "Positive",
     "Probability",
     "Readout",
+    "Recurrence",
     "RunSpec",
     "Seed",
     "Settings",
@@ -112,7 +113,9 @@ Alpha = Annotated[float, Field(gt=0, lt=1)]
 Placement = Literal["terminal", "per-loop"]
 
 
-Interloop = Literal["none", "rms", "rms-gain"]
+#: What is done to the state before the next loop receives it (lm/recurrence.py).
+Interloop = Literal["none", "rms", "rms-gain", "reset"]
+Clamp = Literal["none", "through", "stopped"]
 
 Place = Literal["embedding", "attention", "residual", "attention-output", "mlp-output"]
 PLACES: tuple[Place, ...] = ("embedding", "attention", "residual")
@@ -168,7 +171,31 @@ class Shape(Settings):
         return self
 
 
-class ModelSpec(Shape):
+class Recurrence(Settings):
+    """How loops follow one another, beside the inter-loop norm. All are off by default, and they
+    compose: x is what loop k receives, F the stack.
+
+    H_k = carry x + (F(x) - x), then rescaled to |H_1| by the clamp; x has H_0 added by injection.
+    """
+
+    #: The share of what it receives that a loop carries on; null is 1.
+    carry: Annotated[Annotated[float, Field(gt=0, lt=1)] | None, Neutral(None)] = None
+    #: Loops after the first are rescaled to the norm of H_1, token by token: with the gradient
+    #: through the factor, or with the factor as a constant (`stopped`).
+    clamp: Annotated[Clamp, Neutral("none")] = "none"
+    #: H_0 is added to what each loop after the first receives.
+    inject: Annotated[bool, Neutral(False)] = False
+    #: What a branch writes into the stream is divided by K.
+    divide_branches: Annotated[bool, Neutral(False)] = False
+    #: What a branch writes into the stream is normalized, with a gain (post-norm inside blocks).
+    sandwich: Annotated[bool, Neutral(False)] = False
+
+    def recurrence(self) -> dict[str, Any]:
+        """The settings of this class alone."""
+        return {name: getattr(self, name) for name in Recurrence.model_fields}
+
+
+class ModelSpec(Shape, Recurrence):
     """The looped decoder: one stack of `layers` blocks, applied `loops` times."""
 
     loops: Extent
@@ -177,14 +204,18 @@ class ModelSpec(Shape):
     readout: Readout
     #: Norm of the state between loops: H_k is divided by its RMS before loop k + 1; `rms-gain`
     #: multiplies it by a trained gain as well, one for all loops, as the paper's release does.
+    #: `reset` gives it the RMS `interloop_scale`, H_0 too.
     interloop: Interloop = "none"
     dropout: Dropout = Dropout()
     #: null is PyTorch's default initialization (the tied embedding is then N(0, 1)); a number is
     #: the standard deviation of a normal one, with residual outputs scaled by 1/sqrt(2 layers).
     init_std: Positive | None = None
     norm_eps: NonNegative = 1e-6
-    #: Of the readout `power` alone.
+    #: Of the readout `power` alone; with `learned_alpha` its exponent begins there.
     alpha: Annotated[Alpha | None, Neutral(None)] = None
+    learned_alpha: Annotated[bool, Neutral(False)] = False
+    #: Of the inter-loop rule `reset` alone: the RMS that the state is given.
+    interloop_scale: Annotated[Positive | None, Neutral(None)] = None
 
     @property
     def gained(self) -> bool:
@@ -198,6 +229,27 @@ class ModelSpec(Shape):
                 f"readout {self.readout} with alpha {self.alpha}: power needs an exponent between "
                 f"0 and 1, 0.5 for instance, and no other readout has one"
             )
+        if self.learned_alpha and self.readout != "power":
+            raise ValueError(f"learned_alpha: readout {self.readout} has no exponent to learn")
+        return self
+
+    @model_validator(mode="after")
+    def _recurrence(self) -> Self:
+        if (self.interloop == "reset") != (self.interloop_scale is not None):
+            raise ValueError(
+                f"interloop {self.interloop} with interloop_scale {self.interloop_scale}: reset "
+                f"needs the RMS that the state is given, and no other rule has one"
+            )
+        if self.clamp != "none" and self.interloop != "none":
+            raise ValueError(
+                f"clamp {self.clamp} with interloop {self.interloop}, which sets the scale that "
+                f"the next loop receives in any case; use one of them"
+            )
+        acting = {"clamp": self.clamp != "none", "inject": self.inject,
+                  "divide_branches": self.divide_branches}  # fmt: skip
+        for name, acts in acting.items():
+            if acts and self.loops == 1:
+                raise ValueError(f"{name} with loops 1 would do nothing; leave it out")
         return self
 
     @model_validator(mode="after")
@@ -215,17 +267,43 @@ class ModelSpec(Shape):
 
 
 class Penalty(Settings):
-    """weight x mean over loops and tokens of |H_k|^2 / d (mean-square) or |H_k|^2 (sum-square)."""
+    """weight x mean over loops and tokens of |H_k|^2 / d (mean-square), |H_k|^2 (sum-square), or
+    (|H_k| / sqrt(d) - target)^2 (target)."""
 
-    kind: Literal["mean-square", "sum-square"] = "mean-square"
+    kind: Literal["mean-square", "sum-square", "target"] = "mean-square"
     weight: Positive
+    #: Of the kind `target` alone: the RMS that states are drawn to.
+    target: Annotated[Positive | None, Neutral(None)] = None
+
+    @model_validator(mode="after")
+    def _target(self) -> Self:
+        if (self.kind == "target") != (self.target is not None):
+            raise ValueError(
+                f"penalty {self.kind} with target {self.target}: the kind target needs the RMS "
+                f"that states are drawn to, and no other kind has one"
+            )
+        return self
 
 
 class Objective(Settings):
-    """Where cross-entropy is placed, and the norm penalty."""
+    """Where cross-entropy is placed, and what is asked beside it."""
 
     loss: Placement
     penalty: Penalty | None = None
+    #: Of the loss `per-loop`: weights of CE_1..CE_K, which count by their share of the sum.
+    weights: Annotated[tuple[Positive, ...] | None, Neutral(None)] = None
+    #: Weight of the mean of log^2 Z over supervised depths and tokens.
+    z_loss: Annotated[NonNegative, Neutral(0.0)] = 0.0
+    #: Each step is done with a K of its own, drawn from 1..K alike.
+    random_loops: Annotated[bool, Neutral(False)] = False
+
+    @model_validator(mode="after")
+    def _weights(self) -> Self:
+        if self.weights and self.loss != "per-loop":
+            raise ValueError("weights: the loss terminal has one cross-entropy; leave them out")
+        if self.weights and self.random_loops:
+            raise ValueError("weights of all K losses, with random_loops: use one of them")
+        return self
 
 
 class Skip(Settings):
@@ -289,6 +367,20 @@ class RunSpec(Settings):
     #: Sequences a step, over all devices together.
     batch: Extent
     seed: Seed
+
+    @model_validator(mode="after")
+    def _objective(self) -> Self:
+        K, given = self.model.loops, self.objective.weights
+        if given is not None and len(given) != K:
+            raise ValueError(f"weights {list(given)}: {len(given)} for {K} losses; give {K}")
+        if self.objective.random_loops and K == 1:
+            raise ValueError("random_loops with loops 1 draws from one number; leave it out")
+        if self.objective.random_loops and self.model.readout == "final-only-rms":
+            raise ValueError(
+                "random_loops with readout final-only-rms, whose last loop is always K: a step "
+                "that ends before it would be read raw; use another readout"
+            )
+        return self
 
     @property
     def hash(self) -> str:

@@ -31,7 +31,6 @@ from blindspot.config.spec import (
     ModelSpec,
     Name,
     NonNegative,
-    Objective,
     RunSpec,
     Seed,
     Settings,
@@ -256,7 +255,10 @@ class Study:
             context=self.config.windows.length,
             readout=cell.readout,
             alpha=cell.alpha,
+            learned_alpha=cell.learned_alpha,
             interloop=cell.interloop,
+            interloop_scale=cell.interloop_scale,
+            **shared.recurrence(),
             dropout=shared.dropout,
             init_std=cell.initial(self.config.model),
             norm_eps=shared.norm_eps,
@@ -274,7 +276,7 @@ class Study:
                     data=self.data.identity(),
                     windows=c.windows,
                     model=self.model(size, cell),
-                    objective=Objective(loss=cell.loss, penalty=cell.penalty),
+                    objective=cell.objective,
                     training=cell.trained(c.training),
                     batch=size.batch,
                     seed=seed,
@@ -330,10 +332,17 @@ class Study:
     def architecture(self, cell: str) -> str:
         """The label of a cell's architecture."""
         chosen = self.config.cells[cell]
-        norm = {"none": "", "rms": "+interloop", "rms-gain": "+interloop-gain"}
+        norm = {"none": "", "rms": "+interloop", "rms-gain": "+interloop-gain", "reset": "+reset"}
         own, study = chosen.shared(self.config.model), self.config.model
         exponent = "" if chosen.alpha is None else f"{chosen.alpha:g}"
-        parts = [chosen.readout + exponent + norm[chosen.interloop]]
+        exponent += "-learned" if chosen.learned_alpha else ""
+        scale = "" if chosen.interloop_scale is None else f"{chosen.interloop_scale:g}"
+        parts = [chosen.readout + exponent + norm[chosen.interloop] + scale]
+        parts += [
+            word if value is True else f"{word}{value}"
+            for word, value in own.recurrence().items()
+            if value != getattr(study, word)
+        ]
         parts += [f"k{own.loops}"] if own.loops != study.loops else []
         parts += [f"eps{own.norm_eps:g}"] if own.norm_eps != study.norm_eps else []
         parts += [

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import save_file
 
 from blindspot import provenance
-from blindspot.config.spec import ModelSpec
+from blindspot.config.spec import ModelSpec, Recurrence
 from blindspot.data import tokenizer as tokenizers
 from blindspot.errors import BlindspotError
 from blindspot.export import card
@@ -32,11 +32,25 @@ SHAPE = ("vocab_size", "d_model", "layers", "heads", "context")
 KEPT = (*SHAPE, "loops", "readout", "interloop", "norm_eps", "alpha")
 
 
+def _refuse_what_the_code_cannot(spec: ModelSpec) -> None:
+    """`modeling_blindspot.py` knows the plain loop, its readouts and the two inter-loop norms."""
+    plain = Recurrence().recurrence()
+    odd = [name for name, value in spec.recurrence().items() if value != plain[name]]
+    odd += ["learned_alpha"] if spec.learned_alpha else []
+    odd += ["interloop reset"] if spec.interloop == "reset" else []
+    if odd:
+        raise BlindspotError(
+            f"a model with {', '.join(odd)} cannot be exported: the code that goes with the "
+            f"weights ({CODE}) has no such part; add it there, with its test"
+        )
+
+
 def export(run: Finished, folder: Path) -> None:
     """Write the folder. Raises `BlindspotError` where it holds something, or the run can't be
     loaded."""
     if folder.exists() and any(folder.iterdir()):
         raise BlindspotError(f"{folder}: is not empty; give a new folder")
+    _refuse_what_the_code_cannot(run.spec.model)
     model = run.model(torch.device("cpu"))
     tensors = {name: p.detach().contiguous() for name, p in model.named_parameters()}
     about = {

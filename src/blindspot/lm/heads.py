@@ -37,20 +37,29 @@ def _working_type(x: Tensor) -> torch.dtype:
 class _MeanCrossEntropy(torch.autograd.Function):
     """Mean over depths of the mean cross-entropy, and that of each depth (not differentiable).
 
+    Depths count by their weights, whose mean is 1 (none: all alike); `z` is the weight of log^2 Z.
+
     The gradients are made on the way, up to the factor that `backward` is given.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, weight: Tensor, targets: Tensor, dtype: torch.dtype, *readouts: Tensor
+        ctx: Any,
+        weight: Tensor,
+        targets: Tensor,
+        dtype: torch.dtype,
+        weights: Sequence[float] | None,
+        z: float,
+        *readouts: Tensor,
     ) -> tuple[Tensor, Tensor]:
         exact = torch.promote_types(dtype, torch.float32)
         head, n = weight.to(dtype), targets.numel()
         size = rows(len(weight), weight.device)
         d_weight = torch.zeros_like(weight, dtype=exact)
-        d_readouts, sums = [], []
-        for readout in readouts:
+        d_readouts, sums, squares = [], [], []
+        for i, readout in enumerate(readouts):
             x = readout.to(dtype)
+            square = torch.zeros((), dtype=exact, device=x.device)
             pieces, total = [], torch.zeros((), dtype=exact, device=x.device)
             for part, answer in zip(x.split(size), targets.split(size), strict=True):
                 logits = (part @ head.T).to(exact)
@@ -62,9 +71,18 @@ class _MeanCrossEntropy(torch.autograd.Function):
                 p = logits.softmax(dim=-1)
                 log_z = top - p.amax(dim=-1, keepdim=True).log()
                 total = total + (log_z - own).sum()
+                if z:
+                    square = square + log_z.square().sum()
+                    # d log^2 Z / d logits = 2 log Z p.
+                    extra = 2 * z * log_z * p
                 # d CE / d logits = p - 1 at the answer, p elsewhere.
                 right = p.gather(1, answer[:, None])
-                slope = p.scatter_(1, answer[:, None], right - 1).to(dtype)
+                slope = p.scatter_(1, answer[:, None], right - 1)
+                if z:
+                    slope = slope + extra
+                if weights is not None:
+                    slope = slope * weights[i]
+                slope = slope.to(dtype)
                 pieces.append(slope @ head)
                 if dtype == exact:
                     d_weight.addmm_(slope.T, part)
@@ -72,31 +90,45 @@ class _MeanCrossEntropy(torch.autograd.Function):
                     d_weight += slope.T @ part
             d_readouts.append(torch.cat(pieces) if len(pieces) > 1 else pieces[0])
             sums.append(total)
+            squares.append(square)
         each = torch.stack(sums) / n
+        counted = each if not z else each + z * torch.stack(squares) / n
+        if weights is not None:
+            counted = counted * counted.new_tensor(weights)
         ctx.save_for_backward(d_weight, *d_readouts)
         ctx.scale = 1 / (n * len(readouts))
         ctx.mark_non_differentiable(each)
-        return each.mean(), each
+        return counted.mean(), each
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _each: Tensor) -> tuple[Tensor | None, ...]:
         factor = gradient * ctx.scale
         d_weight, *d_readouts = ctx.saved_tensors
         parts = [d.to(factor.dtype) * factor for d in d_readouts]
-        return d_weight * factor, None, None, *parts
+        return d_weight * factor, None, None, None, None, *parts
 
 
 def mean_cross_entropy(
-    weight: Tensor, readouts: Sequence[Tensor], targets: Tensor
+    weight: Tensor,
+    readouts: Sequence[Tensor],
+    targets: Tensor,
+    weights: Sequence[float] | None = None,
+    z_loss: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """CE in nats a token of each readout (B, T, d) through the head `weight` (V, d), for targets
     (B, T): the mean over readouts, to be minimized, and one number a readout, to be looked at.
+
+    In what is minimized readouts count by `weights`, if there are any, and `z_loss` times the mean
+    of log^2 Z is added.
 
     float32 or better outside the matrix products; gradients to `weight` and `readouts`, once.
     """
     flat = [readout.flatten(0, -2) for readout in readouts]
     answers = targets.flatten()
-    mean, each = _MeanCrossEntropy.apply(weight, answers, _working_type(flat[0]), *flat)
+    if weights is not None:
+        weights = [w * len(weights) / sum(weights) for w in weights]
+    dtype = _working_type(flat[0])
+    mean, each = _MeanCrossEntropy.apply(weight, answers, dtype, weights, z_loss, *flat)
     return mean, each
 
 

@@ -3,6 +3,8 @@
     H_0 = embedding + position                                  (B, T, d)
     H_k = stack(H_{k-1}),   k = 1..K                            the same weights at every loop
 
+where lm/recurrence.py may come between one loop and the next.
+
 One forward pass gives every H_k; readouts, norms, updates and all diagnostics read those same
 states. There is no key-value cache: generation is out of scope.
 
@@ -12,6 +14,7 @@ bfloat16 are added to it: a state whose entries reach thousands would freeze by 
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +24,9 @@ from torch.utils.checkpoint import checkpoint
 from blindspot.config.spec import ModelSpec
 from blindspot.lm import dropout
 from blindspot.lm.attention import attend
-from blindspot.lm.norm import RMSNorm, rms_norm
+from blindspot.lm.norm import RMSNorm
 from blindspot.lm.readout import Readout
+from blindspot.lm.recurrence import INTERLOOPS, Start, enter, leave
 
 
 class Attention(nn.Module):
@@ -74,6 +78,11 @@ class Block(nn.Module):
         self.attention = Attention(spec)
         self.mlp_norm = RMSNorm(spec.d_model, spec.norm_eps)
         self.mlp = SwiGLU(spec)
+        if spec.sandwich:
+            self.attention_post = RMSNorm(spec.d_model, spec.norm_eps)
+            self.mlp_post = RMSNorm(spec.d_model, spec.norm_eps)
+        self.sandwich = spec.sandwich
+        self.divisor = spec.loops if spec.divide_branches else 1
         self.attention_rate = spec.dropout.rate_at("attention-output")
         self.mlp_rate = spec.dropout.rate_at("mlp-output")
 
@@ -81,16 +90,23 @@ class Block(nn.Module):
         """(B, T, d) to (B, T, d); with dropout where there are keys (B, 3, 2)."""
         y = self.attention(self.attention_norm(x), dropout.key_at(keys, "attention"))
         key = dropout.key_at(keys, "attention-output")
-        x = x + dropout.dropped(y, key, self.attention_rate)
+        x = x + dropout.dropped(self.written(y, "attention"), key, self.attention_rate)
         key = dropout.key_at(keys, "mlp-output")
-        return x + dropout.dropped(self.mlp(self.mlp_norm(x)), key, self.mlp_rate)
+        y = self.written(self.mlp(self.mlp_norm(x)), "mlp")
+        return x + dropout.dropped(y, key, self.mlp_rate)
+
+    def written(self, y: Tensor, branch: Literal["attention", "mlp"]) -> Tensor:
+        """What a branch writes into the stream, of its output (..., d)."""
+        if self.sandwich:
+            y = (self.attention_post if branch == "attention" else self.mlp_post)(y)
+        return y if self.divisor == 1 else y / self.divisor
 
 
 class LoopedLM(nn.Module):
     """A looped language model with a tied head.
 
     Parameters number V d + T d + L (16 d^2 + 2 d), and d more for each gain: of a readout, of an
-    inter-loop norm.
+    inter-loop norm, two a layer of a sandwich; 1 more for a learned exponent.
     """
 
     def __init__(self, spec: ModelSpec) -> None:
@@ -100,7 +116,8 @@ class LoopedLM(nn.Module):
         self.position = nn.Embedding(spec.context, spec.d_model)
         self.blocks = nn.ModuleList(Block(spec) for _ in range(spec.layers))
         self.readout = Readout(spec)
-        if spec.interloop == "rms-gain":
+        rule = INTERLOOPS[spec.interloop]
+        if rule is not None and rule.gained:
             self.interloop_gain = nn.Parameter(torch.ones(spec.d_model))
         #: In training, keep only each layer's input and compute the rest again when it is needed.
         self.recompute = False
@@ -130,17 +147,18 @@ class LoopedLM(nn.Module):
             x = checkpoint(block, x, own, use_reentrant=False) if again else block(x, own)
         return x
 
-    def entering(self, state: Tensor, k: int) -> Tensor:
-        """What loop k gets of H_{k-1} (..., d): the state, or what the inter-loop norm makes of
-        it."""
-        if self.spec.interloop == "none" or k == 1:
-            return state
-        gain = self.interloop_gain if self.spec.interloop == "rms-gain" else None
-        return rms_norm(state, gain, self.spec.norm_eps)
+    def entering(self, state: Tensor, k: int, start: Start | None = None) -> Tensor:
+        """What loop k receives of H_{k-1} (..., d)."""
+        return enter(self.spec, state, k, getattr(self, "interloop_gain", None), start)
 
-    def loop(self, state: Tensor, k: int, keys: Tensor | None = None) -> Tensor:
-        """H_k from H_{k-1}, the inter-loop norm included; `keys` of the step for dropout."""
-        return self.stack(self.entering(state, k), dropout.loop_keys(keys, k, self.spec.layers))
+    def loop(
+        self, state: Tensor, k: int, keys: Tensor | None = None, start: Start | None = None
+    ) -> Tensor:
+        """H_k from H_{k-1}, with all that lies between loops; `keys` of the step for dropout.
+        `start` is the pass's beginning, which models with a clamp or injection need from loop 2."""
+        x = self.entering(state, k, start)
+        after = self.stack(x, dropout.loop_keys(keys, k, self.spec.layers))
+        return leave(self.spec, x, after, k, start)
 
     def forward(
         self,
@@ -159,9 +177,12 @@ class LoopedLM(nn.Module):
         if loops < 1:
             raise ValueError(f"loops {loops}: a looped model applies its stack at least once")
         states = [self.embed(tokens, dropout.embedding_key(keys))]
+        start = Start(states[0])
         for k in range(1, loops + 1):
-            state = self.loop(states[-1], k, keys)
+            state = self.loop(states[-1], k, keys, start)
             states.append(state if edit is None else edit(states[-1], state, k))
+            if k == 1:
+                start = start.after(states[1])
         return states
 
     def logits(self, state: Tensor, k: int) -> Tensor:

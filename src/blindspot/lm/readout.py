@@ -8,7 +8,8 @@ cross-entropy cannot see the norm of H: its gradient has no part along H (the vi
     raw               H                          sees the scale
     final-only-rms    raw for k < K, rms for k >= K (K the trained number of loops)
     power             H / rms(H)^alpha * gain    between raw (alpha 0) and rms (alpha 1): of degree
-                                                 1 - alpha, r(a H) = a^(1 - alpha) r(H) (up to eps)
+                                                 1 - alpha, r(a H) = a^(1 - alpha) r(H) (up to eps);
+                                                 the exponent is given, or learned
 
 One gain is shared by all depths. Raw has none at all, rather than one that never gets a gradient
 (`ModelSpec.gained`). A new readout is a name in `config/spec.py` and an entry of `KINDS`.
@@ -25,27 +26,29 @@ from blindspot.config.spec import ModelSpec
 from blindspot.config.spec import Readout as Name
 from blindspot.lm.norm import rms_norm
 
+Alpha = float | Tensor | None
+
 
 @dataclass(frozen=True)
 class Kind:
     """How a readout is applied at the depths where it is not raw, and whether that is blind."""
 
     #: r(H) of H (..., d), the gain (d,), eps and alpha (None but for `power`).
-    apply: Callable[[Tensor, Tensor, float, float | None], Tensor]
+    apply: Callable[[Tensor, Tensor, float, Alpha], Tensor]
     scale_invariant: bool
     #: Raw at depths before K.
     at_last_only: bool = False
 
 
-def _rms(x: Tensor, gain: Tensor, eps: float, _: float | None) -> Tensor:
+def _rms(x: Tensor, gain: Tensor, eps: float, _: Alpha) -> Tensor:
     return rms_norm(x, gain, eps)
 
 
-def _layernorm(x: Tensor, gain: Tensor, eps: float, _: float | None) -> Tensor:
+def _layernorm(x: Tensor, gain: Tensor, eps: float, _: Alpha) -> Tensor:
     return F.layer_norm(x, x.shape[-1:], gain, None, eps)
 
 
-def _power(x: Tensor, gain: Tensor, eps: float, alpha: float | None) -> Tensor:
+def _power(x: Tensor, gain: Tensor, eps: float, alpha: Alpha) -> Tensor:
     assert alpha is not None
     return x * (x.square().mean(-1, keepdim=True) + eps) ** (-alpha / 2) * gain
 
@@ -69,6 +72,10 @@ class Readout(nn.Module):
         self.loops, self.eps, self.alpha = spec.loops, spec.norm_eps, spec.alpha
         if spec.gained:
             self.gain = nn.Parameter(torch.ones(spec.d_model))
+        if spec.learned_alpha:
+            assert spec.alpha is not None
+            # The exponent's logit, so that it stays between raw and RMSNorm.
+            self.logit = nn.Parameter(torch.logit(torch.tensor([spec.alpha])))
 
     def _at(self, k: int) -> Kind | None:
         """The kind at depth k; None where the state itself is read."""
@@ -82,4 +89,9 @@ class Readout(nn.Module):
 
     def forward(self, state: Tensor, k: int) -> Tensor:
         kind = self._at(k)
-        return state if kind is None else kind.apply(state, self.gain, self.eps, self.alpha)
+        return state if kind is None else kind.apply(state, self.gain, self.eps, self.exponent)
+
+    @property
+    def exponent(self) -> Alpha:
+        """The exponent of `power`: a number, or where it is learned a tensor (1,)."""
+        return self.logit.sigmoid() if hasattr(self, "logit") else self.alpha

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blindspot.lm.model import Block, LoopedLM
+from blindspot.lm.recurrence import Start, leave
 
 #: Whether to stop, (N,) bool, of logits (N, V) of the active tokens.
 Decide = Callable[[Tensor], Tensor]
@@ -36,9 +37,15 @@ def run(model: LoopedLM, tokens: Tensor, decide: Decide, dense: bool = True) -> 
     depth = torch.full(tokens.shape, K, device=tokens.device)
     active = torch.ones_like(tokens, dtype=torch.bool)
     whole, kept = True, Kept(model, state)
+    start = Start(state)
     for k in range(1, K + 1):
         plain = whole and dense
-        state = model.loop(state, k) if plain else _loop(model, state, active, kept, k)
+        if plain:
+            state = model.loop(state, k, start=start)
+        else:
+            state = _loop(model, state, active, kept, k, start)
+        if k == 1:
+            start = start.after(state)
         # At depth K the logits are only the answer of those that are left.
         logits = model.logits(state[active], k)
         if k == K:
@@ -65,9 +72,11 @@ class Kept:
         self.final = torch.zeros(B, T, dtype=torch.bool, device=state.device)
 
 
-def _loop(model: LoopedLM, state: Tensor, active: Tensor, kept: Kept, k: int) -> Tensor:
+def _loop(
+    model: LoopedLM, state: Tensor, active: Tensor, kept: Kept, k: int, start: Start
+) -> Tensor:
     """H_k where `active` (B, T), the state as it was elsewhere: (B, T, d)."""
-    given = model.entering(state, k)
+    given = model.entering(state, k, start)
     fresh = ~active & ~kept.final
     row, place = active.nonzero(as_tuple=True)
     # Active tokens of each sequence, moved together: (B, A), A the most that one sequence has.
@@ -89,11 +98,13 @@ def _loop(model: LoopedLM, state: Tensor, active: Tensor, kept: Kept, k: int) ->
         queries[row, slot] = q
         keys, values = pair.transpose(2, 3)
         y = F.scaled_dot_product_attention(queries.transpose(1, 2), keys, values, attn_mask=causal)
-        x = x + attention.out(y.transpose(1, 2)[row, slot].flatten(1))
-        x = x + block.mlp(block.mlp_norm(x))
+        y = attention.out(y.transpose(1, 2)[row, slot].flatten(1))
+        x = x + block.written(y, "attention")
+        x = x + block.written(block.mlp(block.mlp_norm(x)), "mlp")
     kept.final |= fresh
     result = state.clone()
-    result[active] = x
+    sizes = None if start.size is None else start.size[active]
+    result[active] = leave(model.spec, given[active], x, k, Start(start.state, sizes))
     return result
 
 

@@ -23,9 +23,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from blindspot.config.spec import Objective
+from blindspot.config.spec import Objective, Penalty
 from blindspot.lm.model import LoopedLM
-from blindspot.lm.objective import supervised
+from blindspot.lm.objective import PENALTIES, supervised
+from blindspot.lm.recurrence import Start
 from blindspot.measure.subject import Row, Subject, number, token_nll
 
 SPLIT = "validation"
@@ -100,7 +101,7 @@ def gradients(
         carried["penalty"] = None
     for k in range(loops, 0, -1):
         if k < loops:
-            carried = _through(model, states[k], k + 1, carried)
+            carried = _through(model, states, k + 1, carried)
             for source, g in carried.items():
                 if g is not None:
                     yield (source, "recurrence", k), g
@@ -109,9 +110,7 @@ def gradients(
         if k in trained:
             carried["ce"] = own if carried["ce"] is None else carried["ce"] + own
         if objective.penalty is not None:
-            pull = 2 * objective.penalty.weight / loops * states[k]
-            if objective.penalty.kind == "mean-square":
-                pull = pull / states[k].shape[-1]
+            pull = _pull(states[k], objective.penalty) / loops
             yield ("penalty", "immediate", k), pull
             held = carried["penalty"]
             carried["penalty"] = pull if held is None else held + pull
@@ -119,7 +118,18 @@ def gradients(
 
 def _weight(k: int, objective: Objective, loops: int) -> float:
     trained = supervised(objective, loops)
+    if objective.weights is not None and k in trained:
+        return objective.weights[k - 1] / sum(objective.weights)
     return 1 / len(trained) if k in trained else 1.0
+
+
+def _pull(state: Tensor, penalty: Penalty) -> Tensor:
+    """Gradient of the penalty of one state, token by token: 2 f'(|H|^2) H of a penalty f(|H|^2)."""
+    squares = state.square().sum(-1).detach().requires_grad_()
+    with torch.enable_grad():
+        total = PENALTIES[penalty.kind](squares, state.shape[-1], penalty).sum()
+    slope = torch.autograd.grad(total, squares)[0]
+    return 2 * penalty.weight * slope[..., None] * state
 
 
 def _pulled(after: Tensor, state: Tensor, g: Tensor) -> Tensor:
@@ -128,12 +138,14 @@ def _pulled(after: Tensor, state: Tensor, g: Tensor) -> Tensor:
 
 
 def _through(
-    model: LoopedLM, state: Tensor, k: int, gradients: Mapping[str, Tensor | None]
+    model: LoopedLM, states: list[Tensor], k: int, gradients: Mapping[str, Tensor | None]
 ) -> dict[str, Tensor | None]:
-    """Gradients with respect to `state` = H_{k-1} from those with respect to H_k."""
-    state = state.detach().requires_grad_()
+    """Gradients with respect to H_{k-1} from those with respect to H_k. What loop k takes of the
+    pass's beginning (injection, the clamp's |H_1|) is a constant here."""
+    start = Start(states[0]).after(states[1])
+    state = states[k - 1].detach().requires_grad_()
     with torch.enable_grad():
-        after = model.loop(state, k)
+        after = model.loop(state, k, start=start)
     return {
         source: None if g is None else _pulled(after, state, g) for source, g in gradients.items()
     }

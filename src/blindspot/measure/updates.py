@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from blindspot.lm.model import Block, LoopedLM
+from blindspot.lm.recurrence import Start
 from blindspot.measure.subject import Ids, Row, Subject, number
 
 SPLIT = "validation"
@@ -50,8 +51,9 @@ def along(subject: Subject, rows: Ids) -> list[Row]:
     for inputs, _ in subject.chunks(rows):
         before, state = None, model.embed(inputs)
         first = model.loop(state, 1)
+        start = Start(state).after(first)
         for k in range(loops):
-            after = first if k == 0 else model.loop(state, k + 1)
+            after = first if k == 0 else model.loop(state, k + 1, start=start)
             away = torch.linalg.vector_norm(unit(after) - unit(first), dim=-1)
             values = torch.cat([update(before, state, after), away[None]]).flatten(1)
             found[k].append(values.cpu().numpy())
@@ -92,7 +94,8 @@ def branches(model: LoopedLM, u: Tensor) -> Tensor:
     """b(u) (B, T, d): all residual branches of the stack at u itself, the limit of F(su) - su."""
     total = torch.zeros_like(u)
     for block in cast(Iterable[Block], model.blocks):
-        total += block.attention(block.attention_norm(u)) + block.mlp(block.mlp_norm(u))
+        total += block.written(block.attention(block.attention_norm(u)), "attention")
+        total += block.written(block.mlp(block.mlp_norm(u)), "mlp")
     return total
 
 

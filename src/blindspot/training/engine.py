@@ -23,18 +23,23 @@ from blindspot.errors import BlindspotError
 from blindspot.lm import dropout
 from blindspot.lm.device import autocast
 from blindspot.lm.model import LoopedLM
-from blindspot.lm.objective import Loss, cross_entropy, loss
+from blindspot.lm.objective import Loss, cross_entropy, loops_of, loss
 from blindspot.training import memory, trajectory
 from blindspot.training.optimizer import AdamW
 from blindspot.training.parallel import World
 
 
 def _states_and_loss(
-    model: LoopedLM, objective: Objective, inputs: Tensor, targets: Tensor, keys: Tensor | None
+    model: LoopedLM,
+    objective: Objective,
+    inputs: Tensor,
+    targets: Tensor,
+    keys: Tensor | None,
+    loops: int,
 ) -> tuple[list[Tensor], Loss]:
     """What is compiled: no method, which would tie the engine to itself and keep its GPU memory
     until the next garbage collection."""
-    states = model(inputs, keys=keys)
+    states = model(inputs, loops, keys=keys)
     result = loss(model, states, targets, objective)
     # Only to look at: outputs with a gradient would have a compiled backward pass add zeros to it.
     return [state.detach() for state in states], result
@@ -101,7 +106,9 @@ class Engine:
         keys = self._keys(len(ids), step)
         with autocast(self.spec.training.precision, self.device):
             inputs, targets = ids[:, :-1], ids[:, 1:]
-            return self._states_and_loss(self.model, self.spec.objective, inputs, targets, keys)
+            objective = self.spec.objective
+            loops = loops_of(objective, self.spec.model.loops, self.spec.seed, step)
+            return self._states_and_loss(self.model, objective, inputs, targets, keys, loops)
 
     def compile(self, ids: Tensor) -> float:
         """Have the step compiled, where it is to be, by one pass over `ids` (as in `step`) that
@@ -163,8 +170,8 @@ class Engine:
             self._seen = (self._observe(states, ids[:, 1:], result), norm)
 
     def _gradient(self, parameter: Tensor) -> Tensor:
-        assert parameter.grad is not None
-        return parameter.grad
+        """Zeros where a step of fewer loops has not come to a parameter."""
+        return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
     @torch.no_grad()
     def _update(self, gradients: Sequence[Tensor], total: Tensor, norm: Tensor, step: int) -> None:
@@ -220,7 +227,8 @@ class Engine:
         keys = self._keys(len(ids), step)
         inputs, targets = ids[:, :-1], ids[:, 1:]
         with autocast(self.spec.training.precision, self.device):
-            states = self.model(inputs, keys=keys)
+            loops = loops_of(self.spec.objective, self.spec.model.loops, self.spec.seed, step)
+            states = self.model(inputs, loops, keys=keys)
             for k, state in enumerate(states):
                 if not bool(torch.isfinite(state).all()):
                     return f"H_{k}, the state after loop {k}" if k else "H_0, the embedded tokens"

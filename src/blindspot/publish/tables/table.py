@@ -129,18 +129,31 @@ def wide(frame: pd.DataFrame, text: str, column: str, keys: Sequence[str]) -> pd
     return table.reindex(order).fillna(ABSENT)
 
 
+def _said(key: str, value: object) -> str:
+    """A setting for reading: `carry 0.9`, `inject`."""
+    word = key.replace("_", " ")
+    return word if value is True else f"{word} {value}"
+
+
 def controls(c: Collected) -> dict[str, tuple[str, str, str]]:
     """Loss placement, readout and further controls of each cell, for reading."""
     shared = c.study["model"].get("init_std")
     found = {}
     for cell in c.study["cells"]:
         extra = []
-        if cell.get("penalty"):
-            extra.append(f"penalty {cell['penalty']['weight']:g}")
+        if penalty := cell.get("penalty"):
+            target = f" to {penalty['target']:g}" if penalty.get("target") else ""
+            extra.append(f"penalty {penalty['weight']:g}{target}")
         if (norm := cell.get("interloop", "none")) != "none":
-            extra.append("inter-loop norm" + (" with a gain" if norm == "rms-gain" else ""))
+            reset = f"reset to {cell.get('interloop_scale') or 0:g}"
+            rules = {"rms-gain": "inter-loop norm with a gain", "reset": reset}
+            extra.append(rules.get(norm, "inter-loop norm"))
+        extra += [_said(key, value) for key, value in cell.get("model", {}).items()]
+        extra += [_said(key, cell[key]) for key in ("weights", "z_loss", "random_loops")
+                  if cell.get(key)]  # fmt: skip
         if (std := cell.get("init_std") or shared) is not None:
             extra.append(f"init {std}")
         exponent = f" {cell['alpha']:g}" if cell.get("alpha") is not None else ""
+        exponent += ", learned" if cell.get("learned_alpha") else ""
         found[cell["name"]] = (cell["loss"], cell["readout"] + exponent, ", ".join(extra) or ABSENT)
     return found
