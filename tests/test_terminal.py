@@ -17,10 +17,9 @@ import pytest
 import snakemake
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from blindspot.plan import overview
+from blindspot.plan import overview, terminal
 from blindspot.plan.overview import Watch, ahead, so_far
-from blindspot.workflow import terminal
-from blindspot.workflow.terminal import LogHandler, failure, said
+from blindspot.plan.terminal import LogHandler, failure, said
 from studies import STUDY, TINY, checkout, environment, lay_out
 from test_forecast import calibrate, finish, load, measure
 

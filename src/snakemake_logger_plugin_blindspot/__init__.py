@@ -1,5 +1,5 @@
 """`--logger blindspot`, in the place and under the name by which Snakemake finds it."""
 
-from blindspot.workflow.terminal import LogHandler
+from blindspot.plan.terminal import LogHandler
 
 __all__ = ["LogHandler"]

@@ -120,7 +120,7 @@ def slow_precision() -> str:
 def watch() -> None:
     """Say from now on how far the study is. Jobs elsewhere are looked at once a minute."""
     from blindspot.plan.overview import Watch
-    from blindspot.workflow.terminal import LogHandler
+    from blindspot.plan.terminal import LogHandler
 
     handler = LogHandler.current
     show = handler.show if handler and handler.is_terminal else None
@@ -197,7 +197,7 @@ def finish() -> None:
 
 def explain() -> None:
     """What failed, and what to type next."""
-    from blindspot.workflow.terminal import failure
+    from blindspot.plan.terminal import failure
 
     watch_no_more()
     lines = [f"Study {study.config.study}: not complete."]
