@@ -105,7 +105,7 @@ def test_the_horizon_has_one_line_a_trained_k_read_large_at_its_own():
     figure = drawn("horizon").figure
     for ax in figure.axes:
         large = [line for line in ax.lines if line.get_markersize() == 8]
-        assert [list(line.get_xdata()) for line in large] == [[1], [2], [4], [8]]
+        assert [list(line.get_xdata()) for line in large] == [[1], [2], [4], [8], [8]]
     data = MADE["horizon"](STUDIES["horizon"]()).data.set_index(["cell", "k"])
     rise = [0.25 / 4 * (k - 4) ** 0.9 for k in (8, 64)]
     assert data.loc[[("perloop-raw", 8), ("perloop-raw", 64)], "change"].tolist() == pytest.approx(

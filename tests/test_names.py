@@ -35,6 +35,7 @@ STUDIES = {
     "laws": ["laws"],
     "horizon": ["horizon"],
     "remedies": ["remedies"],
+    "dose": ["dose"],
     "1.4b": ["1.4b"],
 }
 

@@ -73,6 +73,23 @@ def test_horizon_scores_exits_to_64():
     assert {run.seed for run in study.runs} == {42, 101, 202}
     assert {8, 16, 32, 64} <= {*study.config.measurement.depths_beyond}
     assert {run.spec.training.steps for run in study.runs} == {400}
-    for claim in judged(study.config).values():
+    for name, claim in judged(study.config).items():
         (part,) = claim.parts
-        assert part.model_dump()["ladder"] == (8, 16, 32)
+        ladder = (8, 16, 32) if name.startswith("stable") else ()
+        assert part.model_dump()["ladder"] == ladder
+    assert len(study.runs) == 30
+
+
+def test_doses_are_those_of_the_criteria():
+    study = load("dose")
+    doses, seeds = {}, {}
+    for run in study.runs:
+        penalty = run.spec.objective.penalty
+        scale = run.spec.model.interloop_scale or (penalty.target if penalty else None)
+        kind = "target" if penalty else "reset"
+        doses.setdefault(kind, set()).add(scale)
+        seeds.setdefault(kind, set()).add(run.seed)
+        assert run.spec.training.steps == 500 and run.spec.model.readout == "rms"
+    assert doses == {"reset": {1, 4, 16, 64, 256}, "target": {1, 4, 16, 64}}
+    assert {kind: len(found) for kind, found in seeds.items()} == {"reset": 5, "target": 3}
+    assert len(study.runs) == 37

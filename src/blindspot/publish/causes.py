@@ -33,7 +33,11 @@ def doses(c: Collected) -> pd.DataFrame:
     reached = c.last(norms, before=1).set_index(INDEX)["rms_mean"].rename("reached")
     frame = runs.table.join(reached).reset_index()
     columns = ["of", "cell", "judged", "dose"]
-    return frame.merge(pd.DataFrame(at, columns=columns), on="cell")
+    frame = frame.merge(pd.DataFrame(at, columns=columns), on="cell")
+    # norms.csv has states before they are reset.
+    return frame.assign(
+        reached=frame["reached"].where(~frame["judged"].astype(bool), frame["dose"])
+    )
 
 
 def by_factor(c: Collected) -> pd.DataFrame:
