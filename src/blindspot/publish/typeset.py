@@ -2,9 +2,10 @@
 after rounding, once.
 """
 
-import html
 import re
+from importlib.resources import files
 
+import jinja2
 import numpy as np
 import pandas as pd
 
@@ -72,41 +73,15 @@ def markdown(shown: pd.DataFrame, note: str) -> str:
     return "\n".join([lines[0], rule, *lines[1:], "", note.translate(_MARKDOWN), ""])
 
 
-_STYLE = """
-body { font: 15px/1.45 system-ui, sans-serif; margin: 1.5em; color: #111; background: #fff }
-table { border-collapse: collapse; border-top: 2px solid; border-bottom: 2px solid }
-th { border-bottom: 1px solid; text-align: left }
-th, td { padding: .2em .7em; vertical-align: top }
-.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
-.first td { border-top: 1px solid #bbb }
-p { max-width: 70em; color: #444 }
-"""
-
-
 def page(title: str, shown: pd.DataFrame, note: str) -> str:
     """The table as a web page of its own, which the report shows; nothing is loaded from outside.
     A rule is drawn where the value of the first column changes."""
-    right = _numeric(shown)
-
-    def row(cells: list[str], tag: str, kind: str = "") -> str:
-        ends = [f'<{tag} class="number">' if r else f"<{tag}>" for r in right]
-        texts = [f"{end}{html.escape(str(x))}</{tag}>" for end, x in zip(ends, cells, strict=True)]
-        return f"<tr{kind}>{''.join(texts)}</tr>"
-
-    body, before = [], None
-    for cells in shown.to_numpy().tolist():
-        body.append(row(cells, "td", "" if before in (None, cells[0]) else ' class="first"'))
-        before = cells[0]
-    return "\n".join(
-        [
-            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-            f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>",
-            f"<h1>{html.escape(title)}</h1>",
-            f"<table><thead>{row(list(shown.columns), 'th')}</thead><tbody>",
-            *body,
-            f"</tbody></table><p>{html.escape(note)}</p></body></html>",
-            "",
-        ]
+    template = files("blindspot.publish").joinpath("typeset.html.j2").read_text("utf-8")
+    return jinja2.Template(template, autoescape=True, trim_blocks=True, lstrip_blocks=True).render(
+        title=title,
+        note=note,
+        columns=list(zip(shown.columns, _numeric(shown), strict=True)),
+        rows=shown.to_numpy().tolist(),
     )
 
 
