@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -66,6 +67,27 @@ def test_every_table_and_figure_is_redrawn_byte_for_byte_without_torch(tmp_path,
             continue
         assert (results / name).read_bytes() == (original / name).read_bytes(), name
     assert (results / "report.html").stat().st_size > 100_000
+
+
+def test_results_dated_ahead_are_collected_once(tmp_path, tmp_path_factory):
+    """A server's clock is an hour ahead: by their times, what is collected would be older than what
+    it was collected from, and Snakemake would delete it as failed."""
+    study = finished(tmp_path_factory)[0]
+    copy(study, tmp_path)
+    results = tmp_path / "results/tiny"
+    collected, table = (results / name for name in ("collected/study.json", "tables/norms.csv"))
+    target, before = "results/tiny/tables/norms.csv", (collected.read_bytes(), table.read_bytes())
+    shutil.rmtree(collected.parent)
+    table.unlink()
+    ahead = time.time() + 3600
+    for folder in (results / "runs", results / "throughput"):
+        for path in (p for p in folder.rglob("*") if p.is_file()):
+            os.utime(path, (ahead, ahead))
+    done = snakemake(tmp_path, target, *STUDY)
+    ran = re.findall(r"^Job \d+: (.+)$", done.stdout, re.MULTILINE)
+    assert ran == ["collecting the results", "table norms"]
+    assert (collected.read_bytes(), table.read_bytes()) == before
+    assert "Nothing to be done" in snakemake(tmp_path, target, *STUDY).stdout
 
 
 def test_what_is_missing_is_listed_and_nothing_is_trained(tmp_path, tmp_path_factory):
