@@ -17,7 +17,12 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "loops": ("", "the K that the cell was trained with"),
     "targets": ("tokens", "targets that were counted"),
     "context": ("", "how much context a counted target has"),
-    "eps_share": ("", "share of the radial part that the readout's eps lets through"),
+    "eps_share": (
+        "",
+        "share of the radial part that the readout's eps lets through, mean over tokens; each "
+        "token has that of the middle of its half-decade of norms, within a factor of 3.2 of its "
+        "own",
+    ),
     "loss": ("", "where the loss is placed: terminal or per-loop"),
     "init": ("", "standard deviation of the initialization; default is PyTorch's"),
     "control": ("", "further controls of the norm"),

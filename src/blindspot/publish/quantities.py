@@ -33,7 +33,9 @@ def without_eps(c: Collected) -> pd.DataFrame:
     gradients.csv has it with eps. gradient_eps.csv has it by bucket of the norm.
 
     `eps_share`, of RMSNorm readouts: mean over tokens of eps / (v + eps), v = |H|^2 / d. That part
-    of a raw readout's radial gradient is left by eps; v is that of the middle of each bucket."""
+    of a raw readout's radial gradient is left by eps. No v of single tokens is kept: it is that of
+    the middle of each bucket, half a decade of norms wide, so at most a factor of sqrt(10) from a
+    token's own, and so is the share."""
     # Of raw readouts alone the file has no rows, and so no types.
     numbers = ["eps", "norm_low", "norm_high", "tokens", "cos_abs_mean_eps0"]
     eps = c.frame("gradient_eps").astype(dict.fromkeys(numbers, "float64"))
