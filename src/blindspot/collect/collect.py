@@ -312,7 +312,7 @@ def _describe(
         sizes.append(
             {
                 "name": name,
-                **size.model_dump(mode="json", exclude={"seeds"}),
+                **size.model_dump(mode="json", exclude={"seeds", "cells"}),
                 "seeds": list(size.seeds or c.grid.seeds),
                 "planned": {cell: list(c.seeds_of(name, cell)) for cell in c.cells_at(name)},
                 # Null where there is no run, or cells train for lengths of their own.

@@ -12,7 +12,7 @@ import pandas as pd
 
 from blindspot import declared
 from blindspot.collect.stats import OUTLYING, t_factor
-from blindspot.config.spec import canonical
+from blindspot.config.cells import but_initialization
 from blindspot.declared import gathered
 from blindspot.declared.columns import TEXT
 from blindspot.errors import BlindspotError
@@ -192,6 +192,16 @@ class Collected:
         """All cells of the config, collected or not: styles are given out over all of them."""
         return [cell["name"] for cell in self.study["cells"]]
 
+    def cells_at(self, size: str) -> list[str]:
+        """The cells that are planned at a size, collected or not."""
+        return [cell for cell in self.cells if (size, cell) in self.planned]
+
+    def rate(self, cell: str) -> float:
+        """The learning rate that a cell is trained with."""
+        (own,) = [c for c in self.study["cells"] if c["name"] == cell]
+        shared = self.study["training"]["learning_rate"]
+        return float((own.get("training") or {}).get("learning_rate") or shared)
+
     @cached_property
     def runs(self) -> pd.DataFrame:
         return self.frame("runs")
@@ -209,15 +219,30 @@ class Collected:
 
     @cached_property
     def initializations(self) -> dict[str, dict[str, str]]:
-        """Cells that differ in nothing but their initialization: the first one's name -> label of
-        the initialization -> cell. Cells without a partner are left out."""
+        """Cells that differ in nothing but their initialization and their learning rate: the first
+        one's name -> label of the initialization -> cell. Of several cells of one initialization
+        (a sweep of rates) the one of the first one's rate is its partner, else the first of them.
+        Cells without a partner are left out."""
         shared = self.study["model"].get("init_std")
         groups: dict[str, dict[str, str]] = {}
         for cell in self.study["cells"]:
-            kind = {key: x for key, x in cell.items() if key not in ("name", "init_std")}
-            label = str(cell.get("init_std") or shared or "default")
-            groups.setdefault(canonical(kind), {}).setdefault(label, cell["name"])
+            group = groups.setdefault(but_initialization(cell), {})
+            label, name = str(cell.get("init_std") or shared or "default"), cell["name"]
+            partner = group.setdefault(label, name)
+            rate = self.rate(next(iter(group.values())))
+            if self.rate(name) == rate != self.rate(partner):
+                group[label] = name
         return {next(iter(g.values())): g for g in groups.values() if len(g) > 1}
+
+    def rates(self) -> str:
+        """Which learning rates cells have beside each other whose initialization differs; empty
+        where partners have one rate."""
+        pairs = [
+            ", ".join(f"{self.rate(cell):g} ({cell})" for cell in options.values())
+            for options in self.initializations.values()
+            if len({self.rate(cell) for cell in options.values()}) > 1
+        ]
+        return f"Learning rates differ, too: {'; '.join(pairs)}." if pairs else ""
 
     def exits(self) -> pd.DataFrame:
         """exits.csv of the validation split, protocol full."""
@@ -244,7 +269,18 @@ class Collected:
         return (
             f"Study {self.study['study']}: corpus {self.study['corpus']}, {kind} tokenizer with "
             f"{self.study['tokenizer']['vocab_size']:,} entries, trained with {self._depths()}."
+            + self._chosen()
         )
+
+    def _chosen(self) -> str:
+        """Which cells a size has, where it has not all of them."""
+        sizes = [size["name"] for size in self.study["sizes"]]
+        parts = [
+            f" At {size} only {', '.join(self.cells_at(size))}."
+            for size in sizes
+            if len(self.cells_at(size)) < len(self.cells)
+        ]
+        return "".join(parts)
 
     def _depths(self) -> str:
         if self.depth != "K":

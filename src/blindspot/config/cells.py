@@ -27,7 +27,7 @@ from blindspot.config.spec import (
     Shape,
     Training,
 )
-from blindspot.settings import Neutral
+from blindspot.settings import Neutral, canonical
 
 Kind = TypeVar("Kind", bound=Settings)
 
@@ -110,6 +110,16 @@ class Cell(Settings):
             value["init_std"] = self.model["init_std"] or "default"
         rest = {key: x for key, x in self.model.items() if key not in ("loops", "init_std")}
         return value | {"loops": self.shared(study).loops, "model": rest}
+
+
+def but_initialization(described: Mapping[str, Any]) -> str:
+    """What a cell is but for its name, its initialization and its learning rate, of `described`:
+    equal for cells that are compared under two initializations. Each may have a rate of its own,
+    since one that suits both is no fair one for either."""
+    rest = {key: x for key, x in described.items() if key not in ("name", "init_std", "training")}
+    over = described.get("training") or {}
+    rest["training"] = {key: x for key, x in over.items() if key != "learning_rate"}
+    return canonical(rest)
 
 
 def _laid(base: Kind, over: Mapping[str, Any], where: str) -> Kind:

@@ -25,6 +25,7 @@ COLUMNS: dict[str, tuple[str, str]] = {
     ),
     "loss": ("", "where the loss is placed: terminal or per-loop"),
     "init": ("", "standard deviation of the initialization; default is PyTorch's"),
+    "rate": ("", "learning rate"),
     "control": ("", "further controls of the norm"),
     "readout": ("", "how states are read"),
     "norm": ("", "mean norm of the state after the last loop"),

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from blindspot.config.cells import but_initialization
 from blindspot.config.studyclaims import Predicted, Slope, Value, judged
-from blindspot.settings import Settings, canonical
+from blindspot.settings import Settings
 
 if TYPE_CHECKING:
     from blindspot.config.study import Config
@@ -21,9 +22,9 @@ def two_initializations(config: "Config") -> bool:
     """Whether some cell is there under more than one initialization."""
     kinds: dict[str, set[str]] = {}
     for cell in config.cells.values():
-        kind = {k: x for k, x in cell.described(config.model).items() if k != "init_std"}
         init = cell.initial(config.model)
-        kinds.setdefault(canonical(kind), set()).add("default" if init is None else str(init))
+        kind = but_initialization(cell.described(config.model))
+        kinds.setdefault(kind, set()).add("default" if init is None else str(init))
     return any(len(stds) > 1 for stds in kinds.values())
 
 

@@ -38,6 +38,7 @@ def caption(name: str, collected: Path) -> str:
     """One paragraph: what is drawn; study, corpus, seeds, interval; what is not shown."""
     of, c = item(FIGURES, name), Collected(collected)
     parts = [of.caption, c.about(), c.seeds()]
+    parts += [c.rates()] if of.two_initializations else []
     parts += c.scored(of.reads)
     if of.spread == "runs":
         parts.append("One curve a run.")

@@ -70,7 +70,7 @@ def norm_over_training(collected: Collected) -> Panels:
                            markerfacecolor=face, markersize=4.4, clip_on=False,
                            transform=below.transData + aside)  # fmt: skip
         step_axis(below, part["step"])
-        _named_rows(below, cells, column == 0)
+        _named_rows(below, cells, column == 0, collected.cells_at(size))
     figure.axes[0, 0].set_ylabel(f"norm of $H_{{{collected.depth}}}$")
     marks = [
         key(f"passes {norm:,.0f}", marker=marker, linestyle="none")
@@ -107,8 +107,13 @@ def first_passing(train: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["size", "cell", "norm", "step", "seeds", "runs"])
 
 
-def _named_rows(ax: Axes, cells: list[str], named: bool) -> None:
-    """A y-axis with one row a cell, in the order of the config from the top."""
+def _named_rows(ax: Axes, cells: list[str], named: bool, planned: list[str]) -> None:
+    """A y-axis with one row a cell, in the order of the config from the top. A row of a cell that
+    is not planned at this size says so."""
+    for row, cell in enumerate(cells):
+        if cell not in planned:
+            ax.text(0.01, row, "not at this size", va="center", fontsize=6, color=NOTE,
+                    transform=ax.get_yaxis_transform())  # fmt: skip
     ax.set_yticks(range(len(cells)), cells if named else [""] * len(cells))
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(len(cells) - 0.4, -0.6)
@@ -138,13 +143,14 @@ def norm_by_loop(collected: Collected) -> Panels:
         off_scale(ax, part, "k", "l2_mean", figure.style, lift=8 if (k > loops).any() else 0)
         log_axis(ax)
         ax.set(xlabel="after loop k", ylabel="")
-        _factors(figure, figure.axes[1, column], n[n["size"] == size], cells, column == 0)
+        _factors(figure, figure.axes[1, column], n[n["size"] == size], cells)
+        _named_rows(figure.axes[1, column], cells, column == 0, collected.cells_at(size))
     figure.axes[0, 0].set_ylabel("norm of the state")
     figure.legend(cells)
     return figure
 
 
-def _factors(figure: Panels, ax: Axes, norms: pd.DataFrame, cells: list[str], named: bool) -> None:
+def _factors(figure: Panels, ax: Axes, norms: pd.DataFrame, cells: list[str]) -> None:
     """Dots: |H_1| / |H_0| and |H_K| / |H_1| of one size, one line a cell; 1 means no growth."""
     by_k = norms.pivot(index=["cell", "seed"], columns="k", values="l2_mean")
     last = figure.collected.last(norms).set_index(["cell", "seed"])["l2_mean"]
@@ -161,7 +167,6 @@ def _factors(figure: Panels, ax: Axes, norms: pd.DataFrame, cells: list[str], na
         ax.plot([at["first"], at["rest"]], [row, row], color="#CCCCCC", linewidth=0.8, zorder=1)
         for value, face in ((at["first"], "white"), (at["rest"], look.color)):
             ax.plot(value, row, "o", color=look.color, markerfacecolor=face, markersize=4.6)
-    _named_rows(ax, cells, named)
     ax.set_xlim(log_limits(pd.concat([mean["first"], mean["rest"], pd.Series([0.9, 1.1])])))
     log_axis(ax, "x")
     last_loop = figure.collected.depth

@@ -79,7 +79,7 @@ def token_norms(c: Collected) -> Table:
 def initialization(c: Collected) -> Table:
     """Cells that differ in their initialization alone, side by side."""
     pairs = c.initializations
-    columns = ["size", "cell", "init", "seeds"]
+    columns = ["size", "cell", "init", "rate", "seeds"]
     if not pairs:
         empty = pd.DataFrame(columns=columns)
         shown = pd.DataFrame({"Size": [ABSENT], "Cell": [ABSENT]})
@@ -104,7 +104,8 @@ def initialization(c: Collected) -> Table:
             for label, cell in options.items():
                 if (size, cell) in mean.index:
                     at = mean.loc[(size, cell)]
-                    rows.append({"size": size, "cell": base, "init": label} | dict(at))
+                    lead = {"size": size, "cell": base, "init": label, "rate": c.rate(cell)}
+                    rows.append(lead | dict(at))
     data = pd.DataFrame(rows)
     data = data[[*columns, *(name for name in data if name not in columns)]]
     data["seeds"] = data["seeds"].astype(int)
@@ -113,6 +114,7 @@ def initialization(c: Collected) -> Table:
             "Size": data["size"],
             "Cell": data["cell"],
             "Initialization": data["init"],
+            **({"Rate": [f"{x:g}" for x in data["rate"]]} if c.rates() else {}),
             "Seeds": data["seeds"].map(str),
             "PPL": weak(c, spreads(data, "ppl"), np.log(data["ppl"]), ["validation"] * len(data)),
             "CE gain": spreads(data, "ce_gain", 3),
@@ -121,4 +123,5 @@ def initialization(c: Collected) -> Table:
             f"Norm H_{c.depth}": spreads(data, "norm"),
         }
     )
-    return Table(data, shown, weak_note(shown["PPL"]))
+    note = " ".join(part for part in (c.rates(), weak_note(shown["PPL"])) if part)
+    return Table(data, shown, note)

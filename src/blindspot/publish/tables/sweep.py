@@ -17,6 +17,7 @@ def table(c: Collected, sweep: str) -> Table:
         {"size": size["name"], "of": p["of"], **_keyed(p), "own": p["own"], "cell": p["cell"]}
         for size in c.study["sizes"]
         for p in chosen
+        if p["cell"] in c.cells_at(size["name"])
     ]
     data = pd.DataFrame(lead).join(mean, on=["size", "cell"])
     data["seeds"] = data["seeds"].fillna(0).astype(int)

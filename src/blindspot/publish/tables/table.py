@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import pandas as pd
 
@@ -36,11 +37,13 @@ def means(
 
 def every_cell(c: Collected, frame: pd.DataFrame, more: Sequence[str] = ()) -> pd.DataFrame:
     """`frame`, one row a size and cell (and `more` keys), with empty rows for what is not there:
-    a cell that failed or is not done must not just be absent. In the order of the config."""
+    a cell that failed or is not done must not just be absent. In the order of the config; cells
+    that are not planned at a size have no row of it."""
     keys = [*KEYS, *more]
-    levels = [[s["name"] for s in c.study["sizes"]], c.cells]
-    levels += [list(dict.fromkeys(frame[name])) for name in more]
-    grid = pd.MultiIndex.from_product(levels, names=keys)
+    planned = [(s["name"], cell) for s in c.study["sizes"] for cell in c.cells_at(s["name"])]
+    levels = [list(dict.fromkeys(frame[name])) for name in more]
+    rows = [(*pair, *values) for pair in planned for values in product(*levels)]
+    grid = pd.MultiIndex.from_tuples(rows, names=keys)
     return frame.set_index(keys).reindex(grid).reset_index()
 
 
