@@ -27,6 +27,8 @@ class Probe:
     #: Mean loops of calibrated halting.
     loops: float = 2.0
     hill: float = 6.0
+    #: Standard deviation over tokens of the logarithm of the norm's body.
+    spread: float = 0.15
     #: Factor on angular step x norm, and on the radial increment, from one loop to the next.
     bend: float = 1.0
 
@@ -36,7 +38,7 @@ PAPER: Mapping[str, Probe] = {
     "terminal-rms": Probe(clamp=0.004, loops=3.9, hill=3.5, bend=1.2),
     "terminal-raw": Probe(cos=0.9e-2, clamp=0.05, loops=3.9, bend=0.8),
     "terminal-rms-penalty": Probe(clamp=0.005, loops=3.9, bend=0.8),
-    "perloop-rms": Probe(clamp=0.0012, loops=1.0, hill=2.6, bend=1.02),
+    "perloop-rms": Probe(clamp=0.0012, loops=1.0, hill=2.6, spread=0.6, bend=1.02),
     "perloop-raw": RAW,
     "perloop-finalnorm": Probe(cos=1.3e-2, clamp=0.02, loops=1.78),
     "perloop-rms-penalty": RMS,
@@ -69,7 +71,12 @@ def _hist(norm: np.ndarray, probe: Probe, rng: np.random.Generator) -> pd.DataFr
     rows = []
     for k, s in enumerate(norm):
         alpha = probe.hill if k else 30.0
-        sample = s * np.exp(rng.normal(0, 0.15, TOKENS)) * (1 + rng.pareto(alpha, TOKENS)) * 0.8
+        sample = (
+            s
+            * np.exp(rng.normal(0, probe.spread if k else 0.15, TOKENS))
+            * (1 + rng.pareto(alpha, TOKENS))
+            * 0.8
+        )
         place = np.floor(np.log10(sample) * 50)
         for at, count in zip(*np.unique(place, return_counts=True), strict=True):
             low, high = 10 ** (at / 50), 10 ** ((at + 1) / 50)

@@ -108,9 +108,9 @@ def test_claims_read_the_last_loop_of_each_cell(made: tuple[Study, Path]):
     rows = claims.evaluate(c).set_index("claim")
     n = {cell: last(study, cell, "norms.csv", "l2_mean") for cell in LOOPS}
     assert rows.loc["drift", "ours"] == pytest.approx(n["perloop-rms"] / n["perloop-raw"])
-    assert rows.loc["drift-recurrence", "ours"] == pytest.approx(0.5)
+    assert rows.loc["growth-recurrence", "ours"] == pytest.approx(0.5)
     e = c.exits().set_index(["cell", "seed", "k"])["ce"]
-    for claim, cell in (("k-invariance", "perloop-rms"), ("dead-exit-rms", "terminal-rms")):
+    for claim, cell in (("k-invariance", "perloop-rms"), ("dead-exits", "terminal-rms")):
         gains = e[cell].xs(1, level="k") - e[cell].xs(LOOPS[cell], level="k")
         assert rows.loc[claim, "ours"] == pytest.approx(gains.mean())
     u = c.frame("updates").set_index(["cell", "seed", "k"])["angle_mean"]

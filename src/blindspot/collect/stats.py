@@ -7,14 +7,14 @@ fifth digit, but not where seeds differ by factors.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import nan, sqrt
+from dataclasses import dataclass, replace
+from math import isinf, nan, sqrt
 from statistics import median_high, median_low
 from typing import Literal
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 CONFIDENCE = 0.95
 #: Changes of CE within this, in nats, are called negligible (claims.yaml and table clamp).
@@ -87,6 +87,46 @@ def judge(ours: Summary, low: float, high: float) -> Judgement:
     if most < low or least > high:
         return "contradicted"
     return "inconclusive"
+
+
+def p_above(ours: Summary, limit: float) -> float:
+    """One-sided p-value of a t-test over seeds, for a mean above `limit`. NaN for n < 2."""
+    if ours.n < 2:
+        return nan
+    if not ours.sd > 0:  # all alike, or infinite
+        certain = ours.sd == 0 or ours.infinite == ours.n
+        return 0.0 if certain and ours.mean > limit else 1.0
+    return float(stdtr(ours.n - 1, (limit - ours.mean) / ours.sem))
+
+
+def p_below(ours: Summary, limit: float) -> float:
+    """As `p_above`, for a mean below `limit`."""
+    return p_above(replace(ours, mean=-ours.mean), -limit)
+
+
+def p_values(ours: Summary, low: float, high: float) -> tuple[float, float]:
+    """p-values for a mean within `low`..`high`, and for one outside.
+
+    Where both limits are finite the first is that of two one-sided tests (equivalence), and the
+    second twice the smaller of the two tests beyond a limit, so that it holds for any spread.
+    """
+    if isinf(high):
+        return p_above(ours, low), p_below(ours, low)
+    if isinf(low):
+        return p_below(ours, high), p_above(ours, high)
+    outside = 2 * min(p_above(ours, high), p_below(ours, low))
+    return max(p_above(ours, low), p_below(ours, high)), min(outside, 1.0)
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """p-values adjusted by Holm's procedure: rejecting those up to a level keeps the chance of any
+    false rejection below it. A test that could not be made (NaN) counts as one with p = 1."""
+    p = np.where(np.isnan(values), 1.0, values)
+    order = np.argsort(p, kind="stable")
+    stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(stepped, 1.0)
+    return [float(x) for x in adjusted]
 
 
 def paired(ours: Mapping[int, float], reference: Mapping[int, float]) -> Summary:

@@ -3,329 +3,131 @@
     write(collected, out)       -> out/claims.csv, out/claims.md
     summary(out / "claims.csv") -> one line
 
-One row a claim and size, with one of six verdicts. The interval is the 95 % t-interval over seeds.
-A size of one seed can have no verdict: its rows are in the CSV alone, with the verdict `one seed`.
+One row a claim and size. docs/criteria.md says how verdicts come about. Intervals are 95 %
+t-intervals over seeds, of each number by itself. Primary claims are judged at the smallest size by
+two one-sided tests each, adjusted together; their rows of larger sizes are replication.
 
-    supported       the whole interval fulfils the criterion
-    contradicted    no part of it does
-    inconclusive    the interval straddles the criterion, or there are fewer than two seeds
+    supported       the whole interval fulfils the criterion (primary: the adjusted test says so)
+    contradicted    no part of it does (primary: likewise)
+    inconclusive    neither, or there are fewer than two seeds
     not decided     a planned seed is not there yet, or has no such value; one whose training failed
                     is named instead, and the verdict is that of the others
     conflict        the paper reports the number in several places; ours, each read as that place
                     read it, agrees with one and refutes another
-    not measured    something that the claim is about is not there; no verdict comes from that. A
-                    model no better than token frequencies has no loss to speak of either
+    not measured    something that the claim is about is not there; a model has not learned, or a
+                    state has collapsed, so that its value says nothing of the claim
+    not judged      a value without a criterion
+    one seed        a size of one seed can have no verdict: its rows are in the CSV alone
 """
 
 import csv
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from math import exp, inf, nan
+from math import nan
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 import pandas as pd
-import yaml
-from pydantic import Field, model_validator
 
 from blindspot.collect.collected import Collected
-from blindspot.collect.stats import Judgement, Summary, judge, summarize
-from blindspot.config.spec import Settings
-from blindspot.declared.exits import PROTOCOLS, Protocol
+from blindspot.collect.stats import holm
+from blindspot.declared.exits import PROTOCOLS
 from blindspot.errors import BlindspotError
 from blindspot.files import atomic_path, write_text
 from blindspot.publish import studyclaims
 from blindspot.publish.catalogue import CLAIMS
-from blindspot.publish.quantities import QUANTITIES, Frames, Quantity, Values
-from blindspot.publish.typeset import ABSENT, interval, markdown, page
+from blindspot.publish.claim import PRIMARY, Claim, claims
+from blindspot.publish.frames import Frames
+from blindspot.publish.quantities import QUANTITIES
+from blindspot.publish.typeset import ABSENT, interval, markdown, number, page
+from blindspot.publish.verdicts import LEVEL, VERDICTS, Finding, Seeds, Verdict, ends, find
+from blindspot.publish.verdicts import summary_of as _summary
 
-Verdict = Judgement | Literal["not decided", "conflict", "not measured", "one seed"]
-VERDICTS: tuple[Verdict, ...] = (
-    "supported",
-    "contradicted",
-    "inconclusive",
-    "not decided",
-    "conflict",
-    "not measured",
-    "one seed",
-)
-COLUMNS = ["claim", "size", "ours", "low", "high", "seeds", "unit", "paper", "source", "criterion",
-           "verdict", "statement", "note"]  # fmt: skip
-
-
-class Published(Settings):
-    """A value that the paper reports in one place, and the protocol of exits.csv that it is of."""
-
-    value: float
-    protocol: Protocol
-
-
-class Setting(Settings):
-    """What a perplexity depends on before any model: published ones are of one setting."""
-
-    corpus: str
-    tokenizer: dict[str, str | int]
-    windows: dict[str, int]
-    loops: int
-
-    def differences(self, study: Mapping[str, Any]) -> list[str]:
-        """What of it is otherwise in a study."""
-        own = {name: getattr(self, name) for name in type(self).model_fields}
-        found = []
-        for name, value in own.items():
-            other = study[name]
-            if isinstance(value, dict):
-                other = {key: other.get(key) for key in value}
-            if other != value:
-                found.append(name)
-        return found
-
-
-class Claim(Settings):
-    """One entry of claims.yaml, which explains the keys."""
-
-    claim: str
-    quantity: str
-    cells: Annotated[list[str], Field(min_length=1)]
-    at_least: float | None = None
-    at_most: float | None = None
-    within: float | None = None
-    paper: str | dict[str, str] = ""
-    source: str
-    below_depth: float | None = None
-    published: dict[str, dict[str, Published]] = Field(default_factory=dict)
-    setting: Setting | None = None
-    both: bool = False
-
-    @model_validator(mode="after")
-    def _criterion(self) -> Self:
-        given = [self.at_least, self.at_most, self.within]
-        if sum(x is not None for x in given) != 1:
-            raise ValueError("give exactly one of at_least, at_most, within")
-        if self.quantity not in QUANTITIES:
-            raise ValueError(f"no quantity {self.quantity!r}; there are {', '.join(QUANTITIES)}")
-        return self
-
-    def limits(self, loops: int, around: float = 0.0) -> tuple[float, float]:
-        """Lowest and highest value that fulfils the criterion, of a cell with `loops`."""
-        if self.at_least is not None:
-            most = inf if self.below_depth is None else loops - self.below_depth
-            return self.at_least, most
-        if self.at_most is not None:
-            return -inf, self.at_most
-        assert self.within is not None
-        return around - self.within, around + self.within
-
-    def criterion(self, unit: str) -> str:
-        """The criterion, for reading."""
-        if self.at_least is not None:
-            room = "" if self.below_depth is None else f", ≤ K − {self.below_depth:g}"
-            return f"≥ {self.at_least:g} {unit}{room}"
-        if self.at_most is not None:
-            return f"≤ {self.at_most:g} {unit}"
-        if self.published:
-            return f"within {self.within:g} of it"
-        return f"within ± {self.within:g} {unit}"
-
-    def reported(self, size: str) -> str:
-        """The paper's value for that size, for reading."""
-        if size in self.published:
-            return "; ".join(
-                f"{at.value:g} ({place}, protocol {at.protocol})"
-                for place, at in self.published[size].items()
-            )
-        return self.paper if isinstance(self.paper, str) else self.paper.get(size, "")
-
-
-@cache
-def claims() -> dict[str, Claim]:
-    """All claims by name, in the order of the file."""
-    text = files("blindspot.publish").joinpath("claims.yaml").read_text(encoding="utf-8")
-    return {name: Claim.model_validate(value) for name, value in yaml.safe_load(text).items()}
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The values of a claim, its verdict, and what is to be said beside them."""
-
-    values: Values
-    verdict: Verdict = "not measured"
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class _Seeds:
-    """The seeds that a claim is planned for, and those with a run that failed: seed -> which."""
-
-    planned: list[int]
-    failed: dict[int, str]
-
-    @classmethod
-    def of(cls, c: Collected, claim: Claim, size: str, planned: list[int]) -> Self:
-        partners = c.initializations if claim.both else {}
-        failed = {
-            seed: f"{cell} {why}"
-            for cell in claim.cells
-            for one in partners.get(cell, {"": cell}).values()
-            for seed, why in c.failures.get((size, one), {}).items()
-        }
-        return cls(planned, failed)
-
-    def note(self, values: Values) -> tuple[bool, str]:
-        """Whether the values are all there will be, and what to say of those that are not there."""
-        lost = [seed for seed in self.planned if seed not in values]
-        failed = [f"seed {seed}: {self.failed[seed]}" for seed in lost if seed in self.failed]
-        rest = [str(seed) for seed in lost if seed not in self.failed]
-        notes = [f"{len(values)} of {len(self.planned)} seeds", *failed]
-        notes += [f"no value of seed {', '.join(rest)}"] if rest else []
-        return not rest, "; ".join(notes) if lost else ""
+TESTS = ["p_supported", "p_contradicted"]
+ADJUSTED = [f"{name}_adjusted" for name in TESTS]
+COLUMNS = ["claim", "primary", "size", "ours", "low", "high", "seeds", "unit", "criterion",
+           "verdict", *TESTS, *ADJUSTED, "paper", "source", "statement", "note"]  # fmt: skip
+#: What `primary` says of a claim that is primary, at the size that decides and at others.
+DECIDES, REPLICATES = "primary", "replication"
 
 
 def evaluate(c: Collected) -> pd.DataFrame:
-    """The ledger: `COLUMNS`, one row a claim and size of the study's config."""
+    """The ledger: `COLUMNS`, one row a claim and size of the study's config; none of a size at
+    which the study does not plan the claim's cells."""
     frames = {name: Frames(c, name) for name in PROTOCOLS}
-    planned = {size["name"]: size["seeds"] for size in c.study["sizes"]}
-    rows = [
-        _row(name, claim, size, _find(claim, frames, size), _Seeds.of(c, claim, size, seeds))
-        for name, claim in claims().items()
-        for size, seeds in planned.items()
-    ]
-    return pd.DataFrame(rows, columns=COLUMNS)
+    decides = smallest(c)
+    rows = []
+    for name, claim in claims().items():
+        for size in (entry["name"] for entry in c.study["sizes"]):
+            if (seeds := Seeds.of(c, claim, size)) is not None:
+                rows.append(_row(c, name, claim, size, find(claim, frames, size), seeds))
+                if claim.primary:
+                    rows[-1]["primary"] = DECIDES if size == decides else REPLICATES
+    return _tested(pd.DataFrame(rows, columns=COLUMNS))
 
 
-def _find(claim: Claim, frames: Mapping[str, Frames], size: str) -> Finding:
-    quantity, f = QUANTITIES[claim.quantity], frames["full"]
-    if claim.setting is not None and (other := claim.setting.differences(f.study(claim.cells))):
-        return Finding({}, note=f"published of another {', '.join(other)}")
-    if claim.published and size not in claim.published:
-        return Finding({}, note=f"published for {', '.join(claim.published)} alone")
-    if claim.both:
-        return _find_both(claim, f, size)
-    absent = [cell for cell in claim.cells if cell not in f.collected.cells]
-    if absent:
-        return Finding({}, note=f"the study has no cell {', '.join(absent)}")
-    if blind := _blind(quantity, f, size, claim.cells):
-        return Finding({}, note=blind)
-    if claim.published:
-        return _find_published(claim, frames, size)
-    values = quantity.measure(f, size, claim.cells)
-    low, high = claim.limits(f.loops(claim.cells))
-    never = values and claim.below_depth is not None and min(values.values()) > high
-    return Finding(values, _judge(quantity, values, low, high), "never halts" if never else "")
+def smallest(c: Collected) -> str:
+    """The size at which primary claims are judged."""
+    return str(min(c.study["sizes"], key=lambda s: s["layers"] * s["d_model"] ** 2)["name"])
 
 
-def _blind(quantity: Quantity, f: Frames, size: str, cells: Sequence[str]) -> str:
-    """Says which runs predict no better at any exit than token frequencies do, if the quantity is
-    of predictions: then it compares models that have learned nothing of their context."""
-    if not quantity.predicts:
-        return ""
-    limit = f.collected.baseline("unigram")
-    found = []
-    for cell in dict.fromkeys(cells):
-        ce = f.of("exits", size, cell, "ce")
-        found += [cell] if len(ce) and (ce.min(axis=1) >= limit).any() else []
-    return f"no better than a unigram model: {', '.join(found)}" if found else ""
+def _tested(ledger: pd.DataFrame) -> pd.DataFrame:
+    """The ledger with the p-values of primary claims adjusted, and the verdicts that follow."""
+    chosen = ledger.index[ledger["primary"] == DECIDES]
+    raw = ledger.loc[chosen, TESTS].to_numpy(dtype=float).ravel()
+    # A claim that could not be tested still counts: the family was named before any run.
+    family = np.concatenate([raw, np.full(2 * PRIMARY - len(raw), np.nan)])
+    adjusted = np.array(holm(family)[: len(raw)]).reshape(-1, 2)
+    adjusted[np.isnan(raw.reshape(-1, 2))] = np.nan
+    ledger.loc[chosen, ADJUSTED] = adjusted
+    for at, (supported, contradicted) in zip(chosen, adjusted, strict=True):
+        if ledger.loc[at, "verdict"] in ("supported", "contradicted", "inconclusive"):
+            verdict = "supported" if supported <= LEVEL else "inconclusive"
+            ledger.loc[at, "verdict"] = "contradicted" if contradicted <= LEVEL else verdict
+    return ledger
 
 
-def _find_published(claim: Claim, frames: Mapping[str, Frames], size: str) -> Finding:
-    """Against each place of the paper, read under that place's protocol. The values shown are
-    those of the first place."""
-    quantity, loops = QUANTITIES[claim.quantity], frames["full"].loops(claim.cells)
-    found: list[Values] = []
-    verdicts: set[Verdict] = set()
-    notes = []
-    for place, at in claim.published[size].items():
-        values = quantity.measure(frames[at.protocol], size, claim.cells)
-        verdict = _judge(quantity, values, *claim.limits(loops, at.value))
-        found.append(values)
-        verdicts.add(verdict)
-        notes.append(f"{place}: {_shown(_summary(quantity, values), quantity)}, {verdict}")
-    if "not measured" in verdicts:
-        return Finding(found[0] if all(found) else {}, note="results are missing")
-    if len(verdicts) == 1:
-        verdict = verdicts.pop()
-    else:
-        verdict = "conflict" if {"supported", "contradicted"} <= verdicts else "inconclusive"
-    return Finding(found[0], verdict, "; ".join(notes))
-
-
-def _find_both(claim: Claim, f: Frames, size: str) -> Finding:
-    """The claim asked of each initialization of the study."""
-    quantity, pairs = QUANTITIES[claim.quantity], f.collected.initializations
-    if not all(cell in pairs for cell in claim.cells):
-        return Finding({}, note="the study has one initialization")
-    labels = [x for x in pairs[claim.cells[0]] if all(x in pairs[cell] for cell in claim.cells)]
-    found: dict[str, Values] = {}
-    for label in labels:
-        cells = [pairs[cell][label] for cell in claim.cells]
-        if blind := _blind(quantity, f, size, cells):
-            return Finding({}, note=blind)
-        found[label] = quantity.measure(f, size, cells)
-    common = set.intersection(*(set(values) for values in found.values()))
-    # The claim holds under both where it holds under the one that speaks most against it.
-    low, high = claim.limits(f.loops(claim.cells))
-    worst = {
-        seed: min((v[seed] for v in found.values()), key=lambda x: min(x - low, high - x))
-        for seed in sorted(common)
-    }
-    shown = [f"{label}: {_shown(_summary(quantity, v), quantity)}" for label, v in found.items()]
-    return Finding(worst, _judge(quantity, worst, low, high), "; ".join(shown))
-
-
-def _summary(quantity: Quantity, values: Values) -> Summary | None:
-    return summarize([quantity.scale(x) for x in values.values()]) if values else None
-
-
-def _judge(quantity: Quantity, values: Values, low: float, high: float) -> Verdict:
-    """The verdict on values against limits, all on the scale that is averaged."""
-    ours = _summary(quantity, values)
-    if ours is None:
-        return "not measured"
-    return judge(ours, *(x if abs(x) == inf else quantity.scale(x) for x in (low, high)))
-
-
-def _row(name: str, claim: Claim, size: str, found: Finding, seeds: _Seeds) -> dict[str, object]:
+def _row(
+    c: Collected, name: str, claim: Claim, size: str, found: Finding, seeds: Seeds
+) -> dict[str, object]:
     quantity = QUANTITIES[claim.quantity]
-    ours = _summary(quantity, found.values)
-    back = exp if quantity.log else float
-    complete, lost = seeds.note(found.values)
     verdict: Verdict = found.verdict
-    if len(seeds.planned) < 2:
-        verdict = "one seed"
-    elif found.values and not complete:
-        verdict = "not decided"
-    notes = [found.note]
-    if found.values:
-        notes.append(lost)
-    elif not found.note:
-        notes.append("results are missing" if not complete else lost)
+    if quantity.timed:
+        # One timing: its quartiles, and no seeds.
+        ours = tuple(found.values.get(i, nan) for i in range(3))
+        count, notes = 0, [found.note or ("" if found.values else "results are missing")]
+    else:
+        summary, loops = _summary(quantity, found.values), c.loops_of.get(claim.cells[0], c.deepest)
+        ours = ends(summary, quantity, loops) if summary else (nan, nan, nan)
+        count, notes = len(found.values), [found.note]
+        complete, lost = seeds.note(found.values)
+        if len(seeds.planned) < 2 and claim.judged:
+            verdict = "one seed"
+        elif found.values and not complete and claim.judged:
+            verdict = "not decided"
+        if found.values:
+            notes.append(lost)
+        elif not found.note:
+            notes.append("results are missing" if not complete else lost)
+        if summary and summary.n > 1 and summary.sd == 0:
+            notes.append("all seeds have the same value, so the interval has no width")
     return {
         "claim": name,
+        "primary": "",
         "size": size,
-        "ours": back(ours.mean) if ours else nan,
-        "low": max(back(ours.low), quantity.least) if ours else nan,
-        "high": back(ours.high) if ours else nan,
-        "seeds": len(found.values),
+        "ours": ours[0],
+        "low": ours[1],
+        "high": ours[2],
+        "seeds": count,
         "unit": quantity.unit,
-        "paper": claim.reported(size),
-        "source": claim.source,
         "criterion": claim.criterion(quantity.unit),
         "verdict": verdict,
+        **dict(zip(TESTS, found.p or (nan, nan), strict=True)),
+        **dict.fromkeys(ADJUSTED, nan),
+        "paper": claim.reported(size),
+        "source": claim.source,
         "statement": claim.claim,
         "note": "; ".join(note for note in notes if note),
     }
-
-
-def _shown(ours: Summary | None, quantity: Quantity) -> str:
-    """`mean [low, high]` for reading."""
-    if ours is None:
-        return ABSENT
-    back = exp if quantity.log else float
-    low = max(back(ours.low), quantity.least)
-    return interval(back(ours.mean), low, back(ours.high), quantity.decimals)
 
 
 def write(collected: Path, out: Path) -> None:
@@ -338,44 +140,74 @@ def write(collected: Path, out: Path) -> None:
     ledger = evaluate(c)
     with atomic_path(out / "claims.csv") as temporary:
         ledger.to_csv(temporary, index=False, lineterminator="\n")
-    shown, note = _shown_ledger(c, ledger)
-    shown_verdicts = [v for v in ledger["verdict"] if v != "one seed"]
-    counts = f"{_counts(shown_verdicts or ['one seed'])}."
-    write_text(out / "claims.md", f"# Claims\n\n{counts}\n\n{markdown(shown, note)}")
-    write_text(out / "claims.html", page(CLAIMS.title, shown, f"{counts} {note}"))
+    text, note = _shown_ledger(c, ledger)
+    verdicts = [v for v in ledger["verdict"] if v != "one seed"]
+    counts = f"{_counts(verdicts or ['one seed'])}."
+    write_text(out / "claims.md", f"# Claims\n\n{counts}\n\n{markdown(text, note)}")
+    write_text(out / "claims.html", page(CLAIMS.title, text, f"{counts} {note}"))
 
 
 def _shown_ledger(c: Collected, ledger: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """The ledger as text, without sizes of one seed, and the note below it."""
+    """The ledger as text, primary claims first, and the note below it. Sizes of one seed, and
+    claims of another setting, stand in the note alone."""
+    ledger = ledger.assign(rank=ledger["primary"].map({DECIDES: 0, REPLICATES: 1, "": 2}))
+    foreign = ledger["verdict"].eq("not measured") & ledger["note"].str.startswith("published ")
     rows = []
-    for _, row in ledger[ledger["verdict"] != "one seed"].iterrows():
+    for _, row in (
+        ledger[ledger["verdict"].ne("one seed") & ~foreign]
+        .sort_values("rank", kind="stable")
+        .iterrows()
+    ):
         decimals = QUANTITIES[claims()[row["claim"]].quantity].decimals
+        ours = interval(row["ours"], row["low"], row["high"], decimals)
+        said = [row["primary"], _p(row), row["note"]]
+        if row["seeds"]:
+            said.append(f"{row['seeds']} seeds")
         rows.append(
             [
                 row["statement"],
                 row["size"],
-                interval(row["ours"], row["low"], row["high"], decimals),
-                str(row["seeds"]),
-                row["paper"] or ABSENT,
-                row["criterion"],
+                ours if ours == ABSENT else f"{ours} {row['unit']}",
+                row["criterion"] or ABSENT,
                 row["verdict"],
-                row["note"] or ABSENT,
+                row["paper"] or ABSENT,
+                "; ".join(part for part in said if part) or ABSENT,
             ]
         )
-    headers = ["Claim", "Size", "Ours", "Seeds", "Paper", "Criterion", "Verdict", "Note"]
-    alone = ledger.loc[ledger["verdict"] == "one seed", "size"].unique()
+    headers = ["Claim", "Size", "Ours", "Criterion", "Verdict", "Paper", "Note"]
+    return pd.DataFrame(rows, columns=headers), _note(c, ledger, foreign)
+
+
+def _p(row: pd.Series) -> str:
+    """The adjusted p-value of the verdict that is nearer."""
+    p = row[ADJUSTED].min()
+    return "" if np.isnan(p) else f"adjusted p {number(p, 3) if p >= 5e-4 else '< 0.001'}"
+
+
+def _note(c: Collected, ledger: pd.DataFrame, foreign: pd.Series) -> str:
     meaning = (
         "Supported: the whole interval fulfils the criterion; contradicted: no part of it does; "
         "inconclusive: it straddles the criterion, or there are fewer than two seeds; not decided: "
         "a planned seed has no value yet (one whose training failed is named instead); conflict: "
         "ours agrees with one of the paper's own values and refutes another; not measured: "
-        "something that the claim is about is not there, or the models predict no better than "
-        "token frequencies."
+        "something that the claim is about is not there, a model of it has not learned (its best "
+        "exit is not 0.3 nats below token frequencies on test), or its state has collapsed to one "
+        "direction; not judged: shown without a criterion."
     )
-    parts = [CLAIMS.caption, meaning, c.about(), c.seeds(), c.interval(), *c.apart()]
+    tests = (
+        f"Primary claims, named before any run, are judged at {smallest(c)} by two one-sided "
+        f"t-tests over seeds each, for supported and for contradicted, all {2 * PRIMARY} adjusted "
+        f"by Holm's procedure at {LEVEL:g}; other sizes replicate. All intervals are 95 % ones of "
+        f"each number by itself, unadjusted for how many there are."
+    )
+    parts = [CLAIMS.caption, meaning, tests, c.about(), c.rates(), c.seeds(), c.interval()]
+    alone = ledger.loc[ledger["verdict"] == "one seed", "size"].unique()
     if len(alone):
-        parts.insert(2, f"One seed, so no verdict, at {', '.join(alone)}: values in the CSV.")
-    return pd.DataFrame(rows, columns=headers), " ".join(part for part in parts if part)
+        parts.insert(3, f"One seed, so no verdict, at {', '.join(alone)}: values in the CSV.")
+    if foreign.any():
+        names = ", ".join(dict.fromkeys(ledger.loc[foreign, "claim"]))
+        parts.insert(3, f"Of another setting or size than this study's, in the CSV alone: {names}.")
+    return " ".join(part for part in [*parts, *c.apart()] if part)
 
 
 def _counts(verdicts: list[str]) -> str:
@@ -394,4 +226,4 @@ def summary(csv_file: Path) -> str:
         raise BlindspotError(f"{csv_file}: no such file; run `snakemake claims` first") from None
     sizes = dict.fromkeys(row["size"] for row in rows)
     parts = [f"{s}: {_counts([r['verdict'] for r in rows if r['size'] == s])}" for s in sizes]
-    return f"Claims at {'; at '.join(parts)}"
+    return f"Claims at {'; '.join(parts)}"

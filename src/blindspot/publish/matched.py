@@ -16,16 +16,22 @@ REFERENCE = "perloop-rms"
 BUDGETS = ("steps", "FLOPs", "seconds")
 
 
+def points_of_training(c: Collected) -> pd.DataFrame:
+    """Rows of the training log on the validation split at each run's last loop, with `FLOPs`, of
+    training by then."""
+    t = c.frame("trajectory")
+    t = c.last(t[t["split"] == "validation"])
+    flops = c.runs.set_index("run")["train_flops_per_token"]
+    return t.assign(FLOPs=t["tokens"] * t["run"].map(flops))
+
+
 def costs(c: Collected) -> pd.DataFrame:
     """Validation points of each run: size, cell, seed, step, ce at loop K, FLOPs, seconds.
 
     Seconds are NaN at sizes whose runs were not all trained on the same device and threads.
     """
-    t = c.frame("trajectory")
-    t = c.last(t[t["split"] == "validation"])
-    runs = c.runs.set_index("run")
-    flops = t["tokens"] * t["run"].map(runs["train_flops_per_token"])
-    t = t[["size", "cell", "seed", "run", "step", "ce"]].assign(FLOPs=flops, seconds=np.nan)
+    t = points_of_training(c)
+    t = t[["size", "cell", "seed", "run", "step", "ce", "FLOPs"]].assign(seconds=np.nan)
     timing = dict(list(c.frame("timing").groupby("run")))
     for size in alike(c):
         for run, rows in t[t["size"] == size].groupby("run"):

@@ -4,7 +4,7 @@ import pandas as pd
 
 from blindspot.collect.collected import Collected
 from blindspot.collect.stats import EQUIVALENT, judge, summarize
-from blindspot.publish.quantities import without_eps
+from blindspot.publish.frames import without_eps
 from blindspot.publish.tables.table import KEYS, Table, every_cell, lead, means, spreads
 from blindspot.publish.typeset import ABSENT, number
 
