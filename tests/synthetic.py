@@ -77,6 +77,8 @@ class Values:
     scale: Mapping[str, tuple[float, float]]
     ppl_sd: float = 0.004
     norm_sd: float = 0.03
+    #: Of each exit by itself, nats.
+    exit_sd: float = 2e-4
     #: Factor on perplexities under protocol `paper`.
     table: float = 5.35 / 4.97
     #: Perplexity of a unigram model on validation.
@@ -201,7 +203,7 @@ def _draw(run: Run, values: Values) -> tuple[np.ndarray, np.ndarray]:
     ppl = np.array(values.ppl[run.cell]) * by_ppl * math.exp(rng.normal(0, values.ppl_sd))
     norm = np.array(values.norm[run.cell], dtype=float)
     norm[1:] *= by_norm * math.exp(rng.normal(0, values.norm_sd))
-    return np.log(ppl) + rng.normal(0, 2e-4, len(ppl)), norm
+    return np.log(ppl) + rng.normal(0, values.exit_sd, len(ppl)), norm
 
 
 def write_run(study: Study, run: Run, values: Values, deeper: Sequence[float] = ()) -> None:

@@ -76,7 +76,7 @@ def _tested(ledger: pd.DataFrame) -> pd.DataFrame:
     raw = ledger.loc[chosen, TESTS].to_numpy(dtype=float).ravel()
     # A claim that could not be tested still counts: the family was named before any run.
     family = np.concatenate([raw, np.full(2 * PRIMARY - len(raw), np.nan)])
-    adjusted = np.array(holm(family)[: len(raw)]).reshape(-1, 2)
+    adjusted = np.array(holm(family.tolist())[: len(raw)], dtype=float).reshape(-1, 2)
     adjusted[np.isnan(raw.reshape(-1, 2))] = np.nan
     ledger.loc[chosen, ADJUSTED] = adjusted
     for at, (supported, contradicted) in zip(chosen, adjusted, strict=True):
@@ -212,7 +212,7 @@ def _note(c: Collected, ledger: pd.DataFrame, foreign: pd.Series) -> str:
 
 def _counts(verdicts: list[str]) -> str:
     counts = Counter(verdicts)
-    if set(counts) == {"one seed"}:
+    if "one seed" in counts and set(counts) <= {"one seed", "not judged"}:
         return "one seed, so no verdict"
     return ", ".join(f"{counts[v]} {v}" for v in VERDICTS if counts[v])
 

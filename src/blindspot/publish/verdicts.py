@@ -11,6 +11,8 @@ from blindspot.collect.stats import Judgement, Summary, judge, p_values, summari
 from blindspot.publish.claim import Claim
 from blindspot.publish.frames import Frames, Values
 from blindspot.publish.quantities import QUANTITIES, Quantity
+from blindspot.publish.swept import COLLAPSED as SHARED
+from blindspot.publish.swept import GATE
 from blindspot.publish.typeset import ABSENT, interval, number
 
 NOT_LEARNED: Literal["not measured: has not learned"] = "not measured: has not learned"
@@ -32,10 +34,6 @@ VERDICTS: tuple[Verdict, ...] = (
     "not judged",
     "one seed",
 )
-#: A model has learned whose best trained exit is so far below a unigram model's CE, in nats.
-LEARNED = 0.3
-#: A state is collapsed where |mean over tokens of u|^2 is above.
-SHARED = 0.9
 #: Level of Holm's procedure over the tests of the primary claims.
 LEVEL = 0.05
 
@@ -102,11 +100,13 @@ def find(claim: Claim, frames: Mapping[str, Frames], size: str) -> Finding:
     if claim.published:
         return _find_published(claim, frames, size)
     values = quantity.measure(f, size, claim.cells, claim.exit)
-    if (hindered := hindrance(quantity, f, size, claim.cells)) and values:
+    if not values:
+        return Finding({})
+    if hindered := hindrance(quantity, f, size, claim.cells):
         return Finding(values, *hindered)
     low, high = claim.limits(f.loops(claim.cells))
     notes = [_region(claim, quantity, values)]
-    if values and claim.below_depth is not None and min(values.values()) > high:
+    if claim.below_depth is not None and min(values.values()) > high:
         notes.append("never halts")
     notes += [_beside(QUANTITIES[name], claim, f, size) for name in claim.beside]
     return Finding(
@@ -140,11 +140,11 @@ def not_learned(f: Frames, size: str, cells: Sequence[str]) -> str:
             continue
         best = ce[f.loops([cell])] if f.collected.terminal(cell) else ce.min(axis=1)
         below = (limit - best).fillna(-inf)
-        if (below < LEARNED).any():
+        if (below < GATE).any():
             found.append(f"{cell} {number(float(below.min()), 3)} (seed {below.idxmin()})")
     if not found:
         return ""
-    return f"nats below a unigram model, of {LEARNED:g}: {', '.join(found)}"
+    return f"nats below a unigram model, of {GATE:g}: {', '.join(found)}"
 
 
 def collapsed(f: Frames, size: str, cells: Sequence[str]) -> str:
@@ -251,7 +251,7 @@ def _region(claim: Claim, quantity: Quantity, values: Values) -> str:
     for name, (least, most) in claim.regions.items():
         low = -inf if least is None else least
         high = inf if most is None else most
-        if values and _judge(quantity, values, low, high) == "supported":
+        if _judge(quantity, values, low, high) == "supported":
             return name
     return ""
 
