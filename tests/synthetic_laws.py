@@ -173,7 +173,7 @@ def laws_study() -> Fake:
 
     def made(run: Run) -> Made:
         spec = run.spec
-        rate, steps = spec.training.learning_rate / 2e-3, (spec.training.steps or 0) / 400
+        rate, steps = spec.training.learning_rate / 8e-3, (spec.training.steps or 0) / 400
         K, raw = spec.model.loops, spec.model.readout == "raw"
         last = 9 * rate**0.1 if raw else 60 * rate**0.6 * steps**0.3 * (K / 4) ** 0.9
         last *= exp(noise(run, 0.04)) * (spec.model.d_model / 64) ** 0.4

@@ -29,10 +29,10 @@ def noise(run: Run, scale: float = 1.0) -> float:
 
 
 def law(run: Run) -> float:
-    """|H_K| = 20 (rate / 2e-3)^0.6 (steps / 400)^0.3 (K / 4)^0.9, and noise of half a per cent."""
+    """|H_K| = 20 (rate / 8e-3)^0.6 (steps / 400)^0.3 (K / 4)^0.9, and noise of half a per cent."""
     spec = run.spec
     steps = spec.training.steps or 0
-    value = 20 * (spec.training.learning_rate / 2e-3) ** 0.6 * (steps / 400) ** 0.3
+    value = 20 * (spec.training.learning_rate / 8e-3) ** 0.6 * (steps / 400) ** 0.3
     return value * (spec.model.loops / 4) ** 0.9 * exp(noise(run, 0.005))
 
 
@@ -53,8 +53,8 @@ def laws() -> Study:
 def test_exponents_and_their_interval_are_those_of_plain_numpy(laws: Study):
     c = collected(laws, of_law)
     row = rows(c).loc["rate-drives.perloop-rms"]
-    rates = {"perloop-rms-learning-rate0.0006667": 6.667e-4, "perloop-rms": 2e-3,
-             "perloop-rms-learning-rate0.006": 6e-3}  # fmt: skip
+    rates = {"perloop-rms-learning-rate0.002667": 2.667e-3, "perloop-rms": 8e-3,
+             "perloop-rms-learning-rate0.024": 2.4e-2}  # fmt: skip
     by_run = {(run.cell, run.seed): law(run) for run in laws.runs}
     slopes = [
         np.polyfit(np.log(list(rates.values())), [log(by_run[cell, s]) for cell in rates], 1)[0]
