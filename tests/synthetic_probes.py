@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from blindspot.config.study import Run
+from blindspot.declared import lemma2
 from blindspot.declared.scale_response import SCALES
 
 TOKENS = 8192
@@ -60,6 +61,7 @@ def tables(run: Run, probe: Probe, ce: np.ndarray, norm: np.ndarray) -> dict[str
         "gradient_eps": _eps(run, probe, norm),
         "updates": _updates(norm, probe, loops, noise),
         "update_fixed": _fixed(loops),
+        **_lemma2(ce, norm),
         "clamp": _clamp(probe, ce, norm, noise),
         "scale_response": _response(run, ce),
         "windows": _windows(run, ce),
@@ -183,6 +185,37 @@ def _fixed(loops: int) -> pd.DataFrame:
             for i in range(7)
         ]
     )
+
+
+def _lemma2(ce: np.ndarray, norm: np.ndarray) -> dict[str, pd.DataFrame]:
+    """Exact: an update of length 5 across the state, whatever its norm."""
+    rows, slopes, updates = [], [], []
+    for eps in (0.0, 1e-6):
+        for k, value in enumerate(ce, start=1):
+            lead = {"split": "validation", "eps": eps, "k": k}
+            for scale in lemma2.SCALES:
+                angle = math.atan2(5.0, scale * norm[k - 1]) if k > 1 else math.nan
+                rows.append(
+                    {"split": "validation", "eps": eps, "scale": scale, "k": k, "tokens": TOKENS}
+                    | {"ce": value, "norm_mean": scale * norm[k], "angle_mean": angle}
+                    | {"angle_p50": angle, "far": float(scale * norm[1] >= 50)}
+                )
+            some, none = k > 1, math.nan
+            slopes.append(
+                lead
+                | {"tokens": TOKENS if some else 0, "scales_mean": 6.0 if some else none}
+                | {"slope_mean": -1.0 if some else none, "slope_p50": -1.0 if some else none}
+                | {"slope_std": 0.01 if some else none}
+            )
+            updates.append(
+                lead
+                | {"tokens": TOKENS, "norm_mean": norm[k - 1], "b_mean": 5.0, "b_perp_mean": 5.0}
+                | {"b_perp_p50": 5.0, "b_parallel_mean": 0.0, "scaled_tan_p50": 5.0}
+                | {"limit_p50": 5.0, "ratio_p50": 1.0, "residual_p50": 0.001}
+                | {"residual_p90": 0.01}
+            )
+    tables = {"lemma2": rows, "lemma2_slope": slopes, "lemma2_update": updates}
+    return {name: pd.DataFrame(table) for name, table in tables.items()}
 
 
 def _clamp(probe: Probe, ce: np.ndarray, norm: np.ndarray, noise: np.ndarray) -> pd.DataFrame:
