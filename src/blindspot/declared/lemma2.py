@@ -55,7 +55,8 @@ MEASUREMENT = Measurement(
             depths=1,
             check=_scales,
             note="An intervention on trained weights in float64: H_1 is scaled and the remaining "
-            "loops are run. Under an inter-loop norm they are given the same state whatever the scale.",
+            "loops are run. Under an inter-loop norm they are given the same state whatever the "
+            "scale.",
         ),
         File(
             "lemma2_slope",

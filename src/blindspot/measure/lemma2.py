@@ -21,6 +21,7 @@ from torch import Tensor
 
 from blindspot.declared.lemma2 import FAR, LEAST, SCALES
 from blindspot.lm.model import LoopedLM
+from blindspot.lm.recurrence import Start
 from blindspot.measure.subject import Row, Subject, number, token_nll
 from blindspot.measure.updates import angle, branches, unit
 
@@ -46,7 +47,7 @@ def measure(subject: Subject) -> dict[str, list[Row]]:
                     scaled[a, k].append(values)
             states = model(inputs)
             for k in range(1, subject.loops + 1):
-                own[k].append(sides(subject, model, states[k - 1], states[k], k))
+                own[k].append(sides(subject, model, states, k))
         found = {key: np.hstack(parts) for key, parts in scaled.items()}
         lead = [SPLIT, number(eps)]
         tables["lemma2"] += [[*lead, number(a), k, *row(found[a, k], k)] for a, k in found]
@@ -63,14 +64,15 @@ def intervene(
 ) -> list[Numbers]:
     """The quantities `OBSERVED` at k = 1..K, (4, tokens) each, with H_1 scaled."""
     states = model(inputs, edit=lambda _, state, k: scale * state if k == 1 else state)
-    given = model.entering(states[1], 2)
+    start = Start(states[0]).after(states[1])
+    given = model.entering(states[1], 2, start)
     b = branches(subject.double_without_eps, unit(given))
     ratio = _size(given) / _size(b)
     found = []
     for k, state in enumerate(states[1:], start=1):
         chord = torch.full_like(ratio, torch.nan)
         if k > 1:
-            chord = _size(unit(state) - unit(model.entering(states[k - 1], k)))
+            chord = _size(unit(state) - unit(model.entering(states[k - 1], k, start)))
         values = [token_nll(model, state, k, targets), _size(state), chord, ratio]
         observed = torch.stack(values).flatten(1).cpu().numpy()
         observed[2] = angle(observed[2])
@@ -78,9 +80,10 @@ def intervene(
     return found
 
 
-def sides(subject: Subject, model: LoopedLM, before: Tensor, after: Tensor, k: int) -> Numbers:
-    """By token (6, tokens): s, |b|, |b_perp|, b_par, s tan(angle), what the lemma says of it."""
-    given = model.entering(before, k)
+def sides(subject: Subject, model: LoopedLM, states: list[Tensor], k: int) -> Numbers:
+    """Of loop k, by token (6, tokens): s, |b|, |b_perp|, b_par, s tan(angle) and what the lemma
+    says it is."""
+    given, after = model.entering(states[k - 1], k, Start(states[0])), states[k]
     u, s = unit(given), _size(given)
     b = branches(subject.double_without_eps, u)
     par, perp = (b * u).sum(-1), _size(b - (b * u).sum(-1, keepdim=True) * u)
