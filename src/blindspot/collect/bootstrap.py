@@ -61,7 +61,7 @@ def draws(blocks: int, n: int = DRAWS) -> Numbers:
 
 def cross_entropy(runs: Mapping[int, Blocks]) -> Sampling:
     """Mean over runs (by seed) of the CE, with its sampling error over the text."""
-    return _sampling({seed: [(1, run)] for seed, run in runs.items()})
+    return signed({seed: [(1, run)] for seed, run in runs.items()})
 
 
 def paired(ours: Mapping[int, Blocks], reference: Mapping[int, Blocks]) -> Sampling:
@@ -72,11 +72,14 @@ def paired(ours: Mapping[int, Blocks], reference: Mapping[int, Blocks]) -> Sampl
     common = sorted(set(ours) & set(reference))
     if not common:
         raise ValueError(f"no common seed in {sorted(ours)} and {sorted(reference)}")
-    return _sampling({seed: [(1, ours[seed]), (-1, reference[seed])] for seed in common})
+    return signed({seed: [(1, ours[seed]), (-1, reference[seed])] for seed in common})
 
 
-def _sampling(terms: Mapping[int, list[tuple[int, Blocks]]]) -> Sampling:
-    """Mean over seeds of a signed sum of CEs."""
+def signed(terms: Mapping[int, list[tuple[int, Blocks]]]) -> Sampling:
+    """Mean over seeds of a signed sum of CEs, by seed the signs and runs of each.
+
+    Raises ValueError without a run, and where runs were scored on other blocks.
+    """
     runs = [run for parts in terms.values() for _, run in parts]
     if not runs:
         raise ValueError("expected at least one run")

@@ -33,7 +33,7 @@ from blindspot.collect.stats import holm
 from blindspot.declared.exits import PROTOCOLS
 from blindspot.errors import BlindspotError
 from blindspot.files import atomic_path, write_text
-from blindspot.publish import studyclaims
+from blindspot.publish import sampling, studyclaims
 from blindspot.publish.catalogue import CLAIMS
 from blindspot.publish.claim import PRIMARY, Claim, claims
 from blindspot.publish.frames import Frames
@@ -44,8 +44,9 @@ from blindspot.publish.verdicts import summary_of as _summary
 
 TESTS = ["p_supported", "p_contradicted"]
 ADJUSTED = [f"{name}_adjusted" for name in TESTS]
-COLUMNS = ["claim", "primary", "size", "ours", "low", "high", "seeds", "unit", "criterion",
-           "verdict", *TESTS, *ADJUSTED, "paper", "source", "statement", "note"]  # fmt: skip
+COLUMNS = ["claim", "primary", "size", "ours", "low", "high", "text_se", "seeds", "unit",
+           "criterion", "verdict", *TESTS, *ADJUSTED, "paper", "source", "statement",
+           "note"]  # fmt: skip
 #: What `primary` says of a claim that is primary, at the size that decides and at others.
 DECIDES, REPLICATES = "primary", "replication"
 
@@ -59,7 +60,8 @@ def evaluate(c: Collected) -> pd.DataFrame:
     for name, claim in claims().items():
         for size in (entry["name"] for entry in c.study["sizes"]):
             if (seeds := Seeds.of(c, claim, size)) is not None:
-                rows.append(_row(c, name, claim, size, find(claim, frames, size), seeds))
+                found = find(claim, frames, size)
+                rows.append(_row(frames["full"], name, claim, size, found, seeds))
                 if claim.primary:
                     rows[-1]["primary"] = DECIDES if size == decides else REPLICATES
     return _tested(pd.DataFrame(rows, columns=COLUMNS))
@@ -87,16 +89,16 @@ def _tested(ledger: pd.DataFrame) -> pd.DataFrame:
 
 
 def _row(
-    c: Collected, name: str, claim: Claim, size: str, found: Finding, seeds: Seeds
+    f: Frames, name: str, claim: Claim, size: str, found: Finding, seeds: Seeds
 ) -> dict[str, object]:
-    quantity = QUANTITIES[claim.quantity]
+    quantity, error = QUANTITIES[claim.quantity], nan
     verdict: Verdict = found.verdict
     if quantity.timed:
         # One timing: its quartiles, and no seeds.
         ours = tuple(found.values.get(i, nan) for i in range(3))
         count, notes = 0, [found.note or ("" if found.values else "results are missing")]
     else:
-        summary, loops = _summary(quantity, found.values), c.loops_of.get(claim.cells[0], c.deepest)
+        summary, loops = _summary(quantity, found.values), f.loops(claim.cells)
         ours = ends(summary, quantity, loops) if summary else (nan, nan, nan)
         count, notes = len(found.values), [found.note]
         complete, lost = seeds.note(found.values)
@@ -106,6 +108,7 @@ def _row(
             verdict = "not decided"
         if found.values:
             notes.append(lost)
+            error = sampling.error(claim.quantity, f, size, claim.cells, claim.exit)
         elif not found.note:
             notes.append("results are missing" if not complete else lost)
         if summary and summary.n > 1 and summary.sd == 0:
@@ -117,6 +120,7 @@ def _row(
         "ours": ours[0],
         "low": ours[1],
         "high": ours[2],
+        "text_se": error,
         "seeds": count,
         "unit": quantity.unit,
         "criterion": claim.criterion(quantity.unit),
@@ -163,6 +167,8 @@ def _shown_ledger(c: Collected, ledger: pd.DataFrame) -> tuple[pd.DataFrame, str
         said = [row["primary"], _p(row), row["note"]]
         if row["seeds"]:
             said.append(f"{row['seeds']} seeds")
+        if not np.isnan(row["text_se"]):
+            said.append(f"error of the text {number(row['text_se'], 2)} {row['unit']}")
         rows.append(
             [
                 row["statement"],
@@ -198,7 +204,8 @@ def _note(c: Collected, ledger: pd.DataFrame, foreign: pd.Series) -> str:
         f"Primary claims, named before any run, are judged at {smallest(c)} by two one-sided "
         f"t-tests over seeds each, for supported and for contradicted, all {2 * PRIMARY} adjusted "
         f"by Holm's procedure at {LEVEL:g}; other sizes replicate. All intervals are 95 % ones of "
-        f"each number by itself, unadjusted for how many there are."
+        f"each number by itself, unadjusted for how many there are. Error of the text: standard "
+        f"error of the same number on test, when blocks of 8 windows are drawn anew."
     )
     parts = [CLAIMS.caption, meaning, tests, c.about(), c.rates(), c.seeds(), c.interval()]
     alone = ledger.loc[ledger["verdict"] == "one seed", "size"].unique()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from blindspot.collect.bootstrap import Blocks
 from blindspot.collect.collected import Collected
 from blindspot.publish.matched import points_of_training
 from blindspot.publish.speeds import pool
@@ -131,6 +132,32 @@ class Frames:
         variance = (total["xx"] / total["n"] - mean**2).clip(lower=0)
         sd = np.sqrt(variance * total["n"] / (total["n"] - 1).clip(lower=1))
         return sd.rename("sd").reset_index().set_index(["size", "cell"]).sort_index()
+
+    @cached_property
+    def scale_response(self) -> pd.DataFrame:
+        r = self.collected.last(self.collected.frame("scale_response"))
+        return r.set_index(["size", "cell"]).sort_index()
+
+    @cached_property
+    def lemma2_update(self) -> pd.DataFrame:
+        u = self.collected.last(self.collected.frame("lemma2_update"))
+        return u.set_index(["size", "cell"]).sort_index()
+
+    @cached_property
+    def lemma2_slope(self) -> pd.DataFrame:
+        u = self.collected.last(self.collected.frame("lemma2_slope"))
+        return u.set_index(["size", "cell"]).sort_index()
+
+    def blocks(self, size: str, cell: str, k: int) -> dict[int, Blocks]:
+        """Blocks of windows of the test split at exit k, by seed."""
+        if (size, cell) not in self.windows.index:
+            return {}
+        rows = self.windows.loc[[(size, cell)]]
+        return {int(str(seed)): Blocks.of(own, k) for seed, own in rows.groupby("seed")}
+
+    @cached_property
+    def windows(self) -> pd.DataFrame:
+        return self.collected.frame("windows").set_index(["size", "cell"]).sort_index()
 
     def throughput(self, size: str, cells: Sequence[str]) -> pd.DataFrame:
         """Speeds of these cells at a size, pooled over their own architectures alone: what another

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from blindspot.collect.stats import LEAST
-from blindspot.publish import predictions
+from blindspot.publish import predictions, scales
 from blindspot.publish.frames import Frames, Values, by_seed, over, pick
 
 #: What has no logarithm counts as this: far below any norm, and any rounding of a cosine.
@@ -217,6 +217,10 @@ QUANTITIES: dict[str, Quantity] = {
     "scale-share": Quantity(
         scale_share, "times", "of it by the scale (ratio of |H_{K-1}|)", log=True, decimals=1
     ),
+    "scale-visible": Quantity(scales.visible, "nats", decimals=3, predicts=True),
+    "scale-restoring": Quantity(scales.restoring, "nats", decimals=3, predicts=True),
+    "lemma-ratio": Quantity(scales.lemma_ratio, "times", log=True),
+    "lemma-slope": Quantity(scales.lemma_slope, "(slope)", decimals=3),
     "scale-by-readout": Quantity(scale_by_readout, "times", log=True, decimals=1),
     "ce": Quantity(predictions.ce, "nats", decimals=3, predicts=True, least=0.0),
     "gain-to-last": Quantity(predictions.gain_to_last, "nats", decimals=4, predicts=True),
