@@ -62,6 +62,12 @@ def test_tables_have_no_rows_of_cells_that_are_not_planned(made: Path, tmp_path:
     assert len(rows) == 2 and all("| 0 |" not in row for row in rows)
 
 
+def test_every_figure_is_drawn(made: Path, tmp_path: Path):
+    for name in figures.DRAWN:
+        figures.draw(name, made, tmp_path)
+        assert (tmp_path / f"{name}.png").stat().st_size > 1000, name
+
+
 def test_a_figure_says_that_a_cell_is_not_at_a_size(made: Path):
     with style.theme():
         drawn = figures.DRAWN["norm-by-loop"](Collected(made))

@@ -27,7 +27,13 @@ def initialization(collected: Collected) -> Panels:
     if not pairs:
         return nothing(collected, "this study has one initialization")
     labels = list(dict.fromkeys(label for options in pairs.values() for label in options))
-    columns = [(size, label) for size in collected.sizes for label in labels]
+    # A size may plan no cell of one of the initializations.
+    columns = [
+        (size, label)
+        for size in collected.sizes
+        for label in labels
+        if any((size, options.get(label)) in collected.planned for options in pairs.values())
+    ]
     titles = [
         f"{size}, {'default' if label == 'default' else f'N(0, {label}²)'}"
         for size, label in columns
