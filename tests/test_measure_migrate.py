@@ -55,7 +55,7 @@ def test_settings_that_a_measurement_does_not_read_do_not_matter(study):
     as_before(files.finished(run).parent)
     other = synthetic.make_study(Path(study.config.results), measurement={"min_context": 64}, **ONE)
     assert migrate(other) == 1
-    assert RunFiles(other).unmeasured(run) == ["exits"]
+    assert RunFiles(other).unmeasured(run) == ["exits", "windows"]
     assert not RunFiles(other).is_measured(run)
     # Back to the settings of before, nothing is lost.
     assert files.unmeasured(run) == []
