@@ -139,3 +139,28 @@ def test_no_interval_of_a_perplexity_ends_below_one():
     row = stats.over_seeds(frame, ["cell"], ["ppl", "norm"], log=["ppl", "norm"]).iloc[0]
     assert row["norm_low"] < 2e-3 and row["ppl_low"] == 1
     assert row["ppl"] == pytest.approx(math.exp(23.5 / 3)) and row["ppl_high"] == row["norm_high"]
+
+
+def test_two_one_sided_tests_agree_with_scipy():
+    values = [0.011, 0.004, 0.02, 0.015, 0.009]
+    ours = stats.summarize(values)
+    above = ttest_1samp(values, 0.005, alternative="greater").pvalue
+    below = ttest_1samp(values, 0.005, alternative="less").pvalue
+    assert stats.p_values(ours, 0.005, math.inf) == pytest.approx((above, below))
+    assert stats.p_values(ours, -math.inf, 0.005) == pytest.approx((below, above))
+    # Equivalence: the larger of the two; outside: twice the smaller beyond a limit.
+    inside = max(
+        ttest_1samp(values, -0.02, alternative="greater").pvalue,
+        ttest_1samp(values, 0.02, alternative="less").pvalue,
+    )
+    outside = 2 * min(
+        ttest_1samp(values, 0.02, alternative="greater").pvalue,
+        ttest_1samp(values, -0.02, alternative="less").pvalue,
+    )
+    assert stats.p_values(ours, -0.02, 0.02) == pytest.approx((inside, min(outside, 1)))
+
+
+def test_holm_by_hand():
+    """0.01 x 4, 0.02 x 3, 0.03 x 2 is less than the one before it, and 0.9; NaN counts as 1."""
+    assert stats.holm([0.02, 0.9, 0.01, 0.03]) == pytest.approx([0.06, 0.9, 0.04, 0.06])
+    assert stats.holm([0.02, math.nan]) == pytest.approx([0.04, 1.0])
