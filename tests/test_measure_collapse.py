@@ -72,7 +72,7 @@ def test_states_whose_spread_is_known():
 def test_frozen_states_are_not_collapsed_ones():
     """States that no loop turns, each in a direction of its own: every loop has them all."""
     frozen = torch.eye(16).repeat(3, 1)
-    for values in of(frozen, 100 * frozen, 200 * frozen):
+    for values in of(frozen, 100 * frozen, 200 * frozen, 300 * frozen):
         assert values == pytest.approx((1 / 16, 16))
 
 
