@@ -49,6 +49,7 @@ try:
     sourcecode.refuse_other_checkout(BASE.parent)
     if call.is_main:
         arguments.refuse_second_config(sys.argv)
+        arguments.refuse_unwritable(Path(".snakemake"))
     TYPED = command_line(call.config)
     GIVEN = from_module(call.module_config, TYPED) if call.is_module else TYPED
     OVERRIDE = dict(GIVEN)

@@ -1,5 +1,6 @@
 """Command lines of the workflow's jobs: the study's files and settings, quoted for a shell."""
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -42,3 +43,28 @@ def refuse_second_config(words: Sequence[str]) -> None:
             "--config is there twice, and Snakemake would take the last alone; give it once, with "
             "all keys behind it: --config KEY=VALUE KEY=VALUE"
         )
+
+
+def refuse_unwritable(folder: Path) -> None:
+    """Refuse to start where Snakemake cannot keep its notes (`.snakemake`), which it does for a dry
+    run too: it would end with a traceback before it says anything of the study."""
+    places = [folder, *sorted(folder.iterdir())] if _open(folder) else [folder]
+    there = [place for place in places if place.is_dir()] or [folder.resolve().parent]
+    for place in there:
+        if not _open(place):
+            raise BlindspotError(
+                f"{place.resolve()}: belongs to {_owner(place)}, and you may not write there. "
+                f"Snakemake keeps its notes in it, for a dry run too. Use a clone of your own; the "
+                f"`results` and `work` of the config may lead to these here, to read what is there"
+            )
+
+
+def _open(folder: Path) -> bool:
+    return os.access(folder, os.R_OK | os.W_OK | os.X_OK)
+
+
+def _owner(path: Path) -> str:
+    try:
+        return path.owner()
+    except (KeyError, OSError):
+        return f"user {path.stat().st_uid}"
