@@ -10,7 +10,11 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 #: Messages of others that troubleshooting.md explains.
 FOREIGN = ("Snakemake's own",)
 #: pydantic's, and make's.
-NOT_OURS = ("Input should be", "blindspot needs Python 3.11 or later")
+NOT_OURS = (
+    "Input should be",
+    "blindspot needs Python 3.11 or later",
+    "Write-protected output files",
+)
 
 
 def anchors(page: Path) -> set[str]:
