@@ -15,8 +15,8 @@ from blindspot.publish.item import Item
 from blindspot.publish.typeset import escape_markdown, escape_rst
 
 #: Categories in the order of reading; of the catalogue's others none is left out.
-ORDER = ("Results", "Depth", "Scale", "Mechanism", "Training", "Sweeps", "Initialization", "Cost",
-         "Provenance")  # fmt: skip
+ORDER = ("Results", "Depth", "Scale", "Mechanism", "Causes", "Laws", "Remedies", "Training",
+         "Sweeps", "Initialization", "Cost", "Provenance")  # fmt: skip
 #: Tables with more lines than this are folded up.
 LONG = 30
 
