@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from blindspot import provenance
-from blindspot.config.spec import (
+from blindspot.config.dataspec import (
     DEFAULT_PATTERN,
     BpeTokenizer,
     DataSpec,

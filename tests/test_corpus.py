@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blindspot.config.spec import BpeTokenizer, DataSpec, EnwikiSample, HubCorpus, LocalCorpus
+from blindspot.config.dataspec import BpeTokenizer, DataSpec, EnwikiSample, HubCorpus, LocalCorpus
 from blindspot.data import corpus
 from blindspot.data.corpora import enwiki
 from blindspot.data.corpora import local as files

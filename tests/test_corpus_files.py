@@ -9,7 +9,7 @@ from itertools import chain
 
 import pytest
 
-from blindspot.config.spec import HubCorpus, LocalCorpus
+from blindspot.config.dataspec import HubCorpus, LocalCorpus
 from blindspot.config.study import Study
 from blindspot.data import corpus
 from blindspot.data.corpora import hub as hub_module

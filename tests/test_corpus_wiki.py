@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from blindspot.config.spec import EnwikiSample
+from blindspot.config.dataspec import EnwikiSample
 from blindspot.data import corpus, wiki
 from blindspot.data.corpora import enwiki
 from blindspot.errors import BlindspotError

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from blindspot.config.spec import (
+from blindspot.config.dataspec import (
     BpeTokenizer,
     DataSpec,
     Gpt2Tokenizer,

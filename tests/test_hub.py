@@ -31,7 +31,7 @@ import datasets, json, pathlib, sys
 from pydantic import TypeAdapter
 from blindspot.data import corpus
 from blindspot.errors import BlindspotError
-from blindspot.config.spec import Corpus
+from blindspot.config.dataspec import Corpus
 for number, (spec, cache) in enumerate(zip(json.loads(sys.argv[1]), json.loads(sys.argv[3]))):
     datasets.config.HF_DATASETS_CACHE = cache or datasets.config.HF_DATASETS_CACHE
     try:

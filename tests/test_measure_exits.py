@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import reference_model as plain
-from blindspot.config.spec import DataSpec, LocalCorpus, Windows
+from blindspot.config.dataspec import DataSpec, LocalCorpus
+from blindspot.config.spec import Windows
 from blindspot.data import corpus, tokenizer
 from blindspot.data.tokens import Tokens, build
 from blindspot.lm import heads

@@ -11,8 +11,9 @@ import torch
 
 from blindspot import declared, tensorfile
 from blindspot.collect.collected import read_csv
+from blindspot.config.dataspec import DataSpec
 from blindspot.config.runfiles import WEIGHTS
-from blindspot.config.spec import DataSpec, Measurement
+from blindspot.config.spec import Measurement
 from blindspot.data.tokens import Tokens, build
 from blindspot.declared.columns import Context
 from blindspot.errors import BlindspotError
@@ -33,7 +34,7 @@ SETTINGS = Measurement(
 
 def corpus(folder):
     """A local corpus of three splits of made-up prose, and its `DataSpec`."""
-    from blindspot.config.spec import LocalCorpus
+    from blindspot.config.dataspec import LocalCorpus
     from blindspot.data import corpus as corpora
 
     rng = np.random.default_rng(0)

@@ -6,10 +6,11 @@ import time
 import pytest
 import yaml
 
-from blindspot.config.spec import RunSpec, canonical
+from blindspot.config.spec import RunSpec
 from blindspot.config.study import Config, Study, merge
 from blindspot.config.yamltext import command_line
 from blindspot.errors import BlindspotError
+from blindspot.settings import canonical
 from toys import ROOT
 
 BASE = ROOT / "config.yaml"

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindspot.config.spec import BpeTokenizer, DataSpec, LocalCorpus, WordsTokenizer
+from blindspot.config.dataspec import BpeTokenizer, DataSpec, LocalCorpus, WordsTokenizer
 from blindspot.data import corpus, tokenizer
 from blindspot.data.encode import Encoder
 from blindspot.data.tokenizer import END_OF_TEXT, START, load, train

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from blindspot.config.spec import BpeTokenizer, DataSpec, LocalCorpus, WordsTokenizer
+from blindspot.config.dataspec import BpeTokenizer, DataSpec, LocalCorpus, WordsTokenizer
 from blindspot.data import corpus
 from blindspot.data.corpora.rows import lf
 from blindspot.data.shards import dtype_of, write_ids

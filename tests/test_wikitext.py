@@ -5,7 +5,8 @@ import hashlib
 import numpy as np
 import pytest
 
-from blindspot.config.spec import DataSpec, HubCorpus, Windows
+from blindspot.config.dataspec import DataSpec, HubCorpus
+from blindspot.config.spec import Windows
 from blindspot.data import corpus
 from blindspot.data.tokenizer import load
 from blindspot.data.tokens import Tokens, build

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 
 from blindspot import tensorfile
+from blindspot.config.dataspec import DataSpec
 from blindspot.config.digests import Digests, identified
 from blindspot.config.execution import Execution
 from blindspot.config.runfiles import WEIGHTS
-from blindspot.config.spec import DataSpec, RunSpec
+from blindspot.config.spec import RunSpec
 from blindspot.data.corpus import fetch
 from blindspot.data.tokens import build
 from blindspot.files import sha256_file, write_json

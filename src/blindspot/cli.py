@@ -58,7 +58,7 @@ def corpus(spec: Spec, out: Folder) -> None:
     """Fetch a corpus and write its documents, split. The only step that uses the network."""
     from pydantic import TypeAdapter
 
-    from blindspot.config.spec import Corpus
+    from blindspot.config.dataspec import Corpus
     from blindspot.data import shared
     from blindspot.data.corpus import fetch, read
 
@@ -71,7 +71,7 @@ def tokenizer(spec: Spec, out: Folder) -> None:
     """Fetch a tokenizer from the hub, as a file. Uses the network."""
     from pydantic import TypeAdapter
 
-    from blindspot.config.spec import Gpt2Tokenizer, HubTokenizer
+    from blindspot.config.dataspec import Gpt2Tokenizer, HubTokenizer
     from blindspot.data import shared
     from blindspot.data.tokenizer import fetch, load
 
@@ -89,7 +89,7 @@ def tokens(
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default all.")] = None,
 ) -> None:
     """Fit the tokenizer, unless one is given, and write token files."""
-    from blindspot.config.spec import DataSpec
+    from blindspot.config.dataspec import DataSpec
     from blindspot.data import shared
     from blindspot.data.tokens import Tokens, build
 

@@ -15,7 +15,6 @@ try:
     from blindspot import files, locks, provenance
     from blindspot.config.module import from_module
     from blindspot.config.runfiles import RunFiles
-    from blindspot.config.spec import canonical, digest
     from blindspot.config.study import Study
     from blindspot.config.yamltext import command_line
     from blindspot.declared import MEASUREMENTS
@@ -23,6 +22,7 @@ try:
     from blindspot.measure.migrate import migrate, retract
     from blindspot.publish import catalogue
     from blindspot.publish.summary import summary
+    from blindspot.settings import canonical, digest
     from blindspot.training import remake
     from blindspot.workflow import arguments, sourcecode, stopping
     from blindspot.workflow.arguments import options

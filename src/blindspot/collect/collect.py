@@ -28,7 +28,6 @@ from blindspot.config.revisions import (
     TRAINING_REVISION,
 )
 from blindspot.config.runfiles import RunFiles
-from blindspot.config.spec import canonical
 from blindspot.config.study import Run, Study
 from blindspot.config.studyclaims import described as claims
 from blindspot.config.sweeps import points
@@ -38,6 +37,7 @@ from blindspot.declared.gathered import PROVENANCE, RUNS
 from blindspot.declared.throughput import THROUGHPUT
 from blindspot.errors import BlindspotError
 from blindspot.files import atomic_path, read_json, write_json
+from blindspot.settings import canonical
 
 #: From run.json's provenance into runs.csv.
 RUN = ["device", "threads", "precision", "seconds", "compile_seconds", "tokens_per_s", "started",

@@ -13,21 +13,16 @@ from blindspot.config.explain import faults
 from blindspot.config.spec import (
     Alpha,
     Dropout,
-    Extent,
     Interloop,
-    NonNegative,
     Objective,
     Penalty,
     Placement,
-    Positive,
     Readout,
     Recurrence,
-    Seed,
-    Settings,
     Shape,
     Training,
 )
-from blindspot.settings import Neutral, canonical
+from blindspot.settings import Extent, Neutral, NonNegative, Positive, Seed, Settings, canonical
 
 Kind = TypeVar("Kind", bound=Settings)
 

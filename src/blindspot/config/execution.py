@@ -5,7 +5,7 @@ None of this is part of a run's identity. Imports no torch.
 
 from typing import Literal
 
-from blindspot.config.spec import Count, Positive, Settings
+from blindspot.settings import Count, Positive, Settings
 
 
 class Execution(Settings):

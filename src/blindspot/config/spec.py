@@ -11,28 +11,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from blindspot.config.dataspec import (
-    DEFAULT_PATTERN,
-    BpeTokenizer,
-    Corpus,
-    DataSpec,
-    EnwikiSample,
-    FileTokenizer,
-    GivenTokenizer,
-    Gpt2Tokenizer,
-    HubCorpus,
-    HubTokenizer,
-    Limit,
-    LocalCorpus,
-    Tokenizer,
-    WordsTokenizer,
-)
 from blindspot.config.revisions import TRAINING_REVISION
 from blindspot.config.schedules import Schedule
 from blindspot.settings import (
     Count,
     Extent,
-    Name,
     Neutral,
     NonNegative,
     Positive,
@@ -43,50 +26,6 @@ from blindspot.settings import (
     canonical,
     digest,
 )
-
-# Settings of text and the base of all settings have modules of their own; their names are here too.
-__all__ = [
-    "DEFAULT_PATTERN",
-    "Alpha",
-    "BpeTokenizer",
-    "Corpus",
-    "Count",
-    "DataSpec",
-    "Dropout",
-    "EnwikiSample",
-    "Extent",
-    "FileTokenizer",
-    "GivenTokenizer",
-    "Gpt2Tokenizer",
-    "HubCorpus",
-    "HubTokenizer",
-    "Interloop",
-    "Limit",
-    "LocalCorpus",
-    "Measurement",
-    "ModelSpec",
-    "Name",
-    "NonNegative",
-    "Objective",
-    "Penalty",
-    "Placement",
-    "Positive",
-    "Probability",
-    "Readout",
-    "Recurrence",
-    "RunSpec",
-    "Seed",
-    "Settings",
-    "Shape",
-    "Skip",
-    "Throughput",
-    "Tokenizer",
-    "Training",
-    "Windows",
-    "WordsTokenizer",
-    "canonical",
-    "digest",
-]
 
 
 class Windows(Settings):

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from blindspot.config import yamltext
 from blindspot.config.cells import Cell, Model
+from blindspot.config.dataspec import Corpus, DataSpec, FileTokenizer, LocalCorpus, Tokenizer
 from blindspot.config.devices import listed
 from blindspot.config.digests import Digests, identified, pinned
 from blindspot.config.execution import Execution
@@ -22,29 +23,18 @@ from blindspot.config.explain import explain
 from blindspot.config.localfiles import PathText
 from blindspot.config.revisions import THROUGHPUT_REVISION
 from blindspot.config.spec import (
-    Corpus,
-    DataSpec,
-    Extent,
-    FileTokenizer,
-    LocalCorpus,
     Measurement,
     ModelSpec,
-    Name,
-    NonNegative,
     RunSpec,
-    Seed,
-    Settings,
     Shape,
     Throughput,
-    Tokenizer,
     Training,
     Windows,
-    digest,
 )
 from blindspot.config.studyclaims import StudyClaim, judged
 from blindspot.config.sweeps import Sweep, expanded
 from blindspot.errors import BlindspotError
-from blindspot.settings import Neutral
+from blindspot.settings import Extent, Name, Neutral, NonNegative, Seed, Settings, digest
 
 #: Keys of which a later file replaces the whole value.
 REPLACED = {"corpus", "tokenizer"}

@@ -17,8 +17,8 @@ from pydantic import Field, ValidationError
 
 from blindspot.config.cells import Cell
 from blindspot.config.explain import faults
-from blindspot.config.spec import Settings, Shape, canonical
-from blindspot.settings import Name
+from blindspot.config.spec import Shape
+from blindspot.settings import Name, Settings, canonical
 
 if TYPE_CHECKING:
     from blindspot.config.study import Config

@@ -27,12 +27,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
+from blindspot.config.dataspec import Corpus, EnwikiSample, HubCorpus, LocalCorpus
 from blindspot.config.digests import of_file
-from blindspot.config.spec import Corpus, EnwikiSample, HubCorpus, LocalCorpus, canonical
 from blindspot.data.corpora import known, local
 from blindspot.data.corpora.local import SEPARATOR
 from blindspot.errors import BlindspotError
 from blindspot.files import atomic_path, read_json, write_json
+from blindspot.settings import canonical
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from blindspot.config.spec import DEFAULT_PATTERN, Tokenizer, WordsTokenizer
+from blindspot.config.dataspec import DEFAULT_PATTERN, Tokenizer, WordsTokenizer
 from blindspot.data.tokenizer import START
 from blindspot.data.units import units
 

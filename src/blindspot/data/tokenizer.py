@@ -18,7 +18,7 @@ import numpy as np
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Model
 
-from blindspot.config.spec import (
+from blindspot.config.dataspec import (
     DEFAULT_PATTERN,
     BpeTokenizer,
     GivenTokenizer,

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blindspot import provenance
+from blindspot.config.dataspec import BpeTokenizer, DataSpec, FileTokenizer, WordsTokenizer
 from blindspot.config.revisions import TOKENS_FORMAT
-from blindspot.config.spec import BpeTokenizer, DataSpec, FileTokenizer, WordsTokenizer
 from blindspot.data import corpus, shards, stream
 from blindspot.data.shards import Ids, dtype_of
 from blindspot.errors import BlindspotError

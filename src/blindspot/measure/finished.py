@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from blindspot.config.runfiles import WEIGHTS
-from blindspot.config.spec import RunSpec, canonical
+from blindspot.config.spec import RunSpec
 from blindspot.data.tokens import Tokens
 from blindspot.errors import BlindspotError
 from blindspot.files import read_json
 from blindspot.lm.model import LoopedLM
 from blindspot.measure import load
+from blindspot.settings import canonical
 
 #: size/cell/seedN-hash.
 NAME = re.compile(r"[^/]+/[^/]+/seed\d+-[0-9a-f]{8}")

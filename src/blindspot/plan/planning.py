@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from blindspot.config.runfiles import RunFiles, checkpoints
-from blindspot.config.spec import canonical
 from blindspot.config.study import Run, Study
 from blindspot.declared import MEASUREMENTS
 from blindspot.declared.measurement import RECORD
@@ -18,6 +17,7 @@ from blindspot.plan import inventory
 from blindspot.plan.diff import differences, shown
 from blindspot.plan.inventory import Record
 from blindspot.plan.progress import Progress, progress
+from blindspot.settings import canonical
 
 Action = Literal["cached", "measure", "train", "impossible"]
 

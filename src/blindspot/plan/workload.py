@@ -6,8 +6,9 @@ Imports neither torch nor pandas.
 from collections.abc import Iterable
 
 from blindspot.config.flops import forward_per_token, training_per_token
-from blindspot.config.spec import Measurement, ModelSpec, RunSpec, digest
+from blindspot.config.spec import Measurement, ModelSpec, RunSpec
 from blindspot.declared import MEASUREMENTS
+from blindspot.settings import digest
 
 
 def step_class(spec: RunSpec) -> str:

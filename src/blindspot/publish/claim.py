@@ -10,9 +10,9 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import Field, model_validator
 
-from blindspot.config.spec import Settings
 from blindspot.declared.exits import Protocol
 from blindspot.publish.quantities import QUANTITIES
+from blindspot.settings import Settings
 
 #: Primary claims at most, and exactly as many tests (two a claim) as Holm's procedure runs over.
 PRIMARY = 8

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from blindspot.config.spec import HubCorpus, Limit
+from blindspot.config.dataspec import HubCorpus, Limit
 from blindspot.data.corpora.rows import lf, text_of
 from blindspot.errors import BlindspotError
 

@@ -4,7 +4,7 @@ another of the same name and layout."""
 from collections.abc import Mapping
 from typing import Any
 
-from blindspot.config.spec import HubCorpus
+from blindspot.config.dataspec import HubCorpus
 from blindspot.errors import BlindspotError
 
 #: Commit of Salesforce/wikitext that is known here. Of train, neither variant's text was at hand.
