@@ -80,17 +80,17 @@ def test_verdicts_follow_from_the_files_by_plain_numpy(few: Path):
     assert {"supported", "contradicted", "inconclusive"} <= verdicts
 
 
-def test_the_committed_study_follows_from_its_files(tmp_path: Path):
-    """results/small: collected from the runs, recomputed, and what was published is that."""
+@pytest.mark.parametrize("files", [["small"], ["small", "small-common"]])
+def test_a_committed_study_follows_from_its_files(tmp_path: Path, files: list[str]):
+    """Collected from the runs in results/, recomputed, and what was published is that."""
     root = synthetic.ROOT
-    study = Study.load(
-        root / "config.yaml", [root / "studies/small.yaml"], {"results": str(root / "results")}
-    )
+    overlays = [root / f"studies/{name}.yaml" for name in files]
+    study = Study.load(root / "config.yaml", overlays, {"results": str(root / "results")})
     collect(study, tmp_path)
     c = Collected(tmp_path)
     check(tmp_path, claims.smallest(c))
     now = claims.evaluate(c).set_index(["claim", "size"])["verdict"]
-    published = pd.read_csv(root / "results/small/claims.csv").set_index(["claim", "size"])
+    published = pd.read_csv(root / f"results/{files[-1]}/claims.csv").set_index(["claim", "size"])
     assert dict(now) == dict(published["verdict"])
     # Every cell that is judged has learned, in each seed.
     assert not now.str.contains("has not learned").any()
