@@ -1,9 +1,12 @@
 """The catalogue: what a study can have, by its config; files and map agree with it."""
 
+import re
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from blindspot.config.study import Study
 from blindspot.publish import catalogue
+from blindspot.publish.claim import claims
 from blindspot.publish.item import two_initializations
 
 ROOT = Path(__file__).parent.parent
@@ -73,3 +76,13 @@ def test_the_map_names_every_table_and_figure():
             assert there, name
     for name in catalogue.COLLECTED:
         assert f"**`{name}.csv`**" in columns, name
+
+
+def test_the_map_names_every_claim():
+    """Some by a pattern, which stands for at least one."""
+    text = (ROOT / "docs/map.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([a-z0-9*-]+)`", text))
+    for name in claims():
+        assert any(fnmatchcase(name, pattern) for pattern in named), name
+    for pattern in named:
+        assert "*" not in pattern or any(fnmatchcase(n, pattern) for n in claims()), pattern
