@@ -31,6 +31,7 @@ STUDIES = {
     "small": ["small"],
     "small-pilot over small": ["small", "small-pilot"],
     "small-common over small": ["small", "small-common"],
+    "small-edge over small": ["small", "small-edge"],
     "sweep-demo": ["sweep-demo"],
     "laws": ["laws"],
     "horizon": ["horizon"],

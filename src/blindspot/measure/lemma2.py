@@ -26,8 +26,6 @@ from blindspot.measure.subject import Row, Subject, number, token_nll
 from blindspot.measure.updates import angle, branches, unit
 
 SPLIT = "validation"
-#: NLL, |H_k|, angle, s over |b(u)| of loop 2; each by token.
-OBSERVED = 4
 
 Numbers = NDArray[np.float64]
 
@@ -62,7 +60,7 @@ def measure(subject: Subject) -> dict[str, list[Row]]:
 def intervene(
     subject: Subject, model: LoopedLM, inputs: Tensor, targets: Tensor, scale: float
 ) -> list[Numbers]:
-    """The quantities `OBSERVED` at k = 1..K, (4, tokens) each, with H_1 scaled."""
+    """NLL, |H_k|, angle, s over |b(u)| of loop 2 at k = 1..K, (4, tokens) each, with H_1 scaled."""
     states = model(inputs, edit=lambda _, state, k: scale * state if k == 1 else state)
     start = Start(states[0]).after(states[1])
     given = model.entering(states[1], 2, start)
@@ -100,7 +98,7 @@ def _size(x: Tensor) -> Tensor:
 
 
 def row(values: Numbers, k: int) -> Row:
-    """A row of `lemma2.csv` from `OBSERVED` (4, tokens), without its keys."""
+    """A row of `lemma2.csv` from what was observed (4, tokens), without its keys."""
     nll, norm, turned, ratio = values
     angles = ["", ""] if k == 1 else [number(turned.mean()), number(float(np.median(turned)))]
     far = number(float((ratio >= FAR).mean()))
