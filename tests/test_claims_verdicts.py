@@ -74,3 +74,24 @@ def test_no_claim_about_freezing_is_judged_on_a_state_that_has_collapsed(folders
     assert {n for n in JUDGED if rows.loc[n, "verdict"] == COLLAPSED} == FREEZING != set()
     rest = [n for n in JUDGED if n not in FREEZING]
     assert (rows.loc[rest, "verdict"] == before.loc[rest, "verdict"]).all()
+
+
+def test_an_inconclusive_claim_says_which_interval_would_decide(folders: dict[str, Path]):
+    """The interval that is said, around the same mean, touches the nearest limit."""
+    found = tables(folders["paper"])
+    e = found["exits"]
+    raw = (e["cell"] == "perloop-raw") & (e["k"] == 1)
+    noise = e["seed"].map({42: -0.04, 101: 0.0, 202: 0.04})
+    found["exits"] = e.assign(ce=e["ce"] + noise.where(raw, 0.0))
+    row = judged(folders["paper"], found).loc["useful-depth-raw"]
+    assert row["verdict"] == "inconclusive"
+    room, half = row["ours"] - 0.02, (row["high"] - row["low"]) / 2
+    assert f"at this mean decided by ± {room:.2g} nats (here {half:.2g})" in row["note"]
+    # Logarithms: by a factor.
+    u = found["norms"]
+    raw = u["cell"] == "perloop-raw"
+    wide = u["seed"].map({42: 0.1, 101: 1.0, 202: 10.0}).where(raw, 1.0)
+    found["norms"] = u.assign(rms_mean=u["rms_mean"] * wide)
+    row = judged(folders["paper"], found).loc["control-raw"]
+    room, half = 5 / row["ours"], (row["high"] / row["low"]) ** 0.5
+    assert f"by a factor of {room:.3g} either way (here {half:.3g})" in row["note"]

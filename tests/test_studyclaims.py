@@ -11,12 +11,15 @@ from zlib import crc32
 import numpy as np
 import pandas as pd
 import pytest
+from pydantic import TypeAdapter
 from scipy import stats
 
 import synthetic
 from blindspot.collect.collect import collect
 from blindspot.config.study import Run, Study
+from blindspot.config.studyclaims import Part
 from blindspot.publish import claims, studyclaims
+from blindspot.publish.studyclaims import Found, undecided
 from blindspot.publish.swept import Runs
 from synthetic_laws import ROOT, UNIGRAM, Fake, Made, collected, load
 
@@ -207,6 +210,29 @@ def test_a_model_that_has_not_learned_says_nothing_of_depth_but_of_its_norm():
     assert "has not learned: perloop-raw misses" in found.loc["depth", "note"]
     assert "by 0.10 nats" in found.loc["depth", "note"]
     assert found.loc["holds", "verdict"] == "supported"
+
+
+@pytest.mark.parametrize(
+    ("values", "needed"),
+    [
+        # 1.5 is a factor of 4/3 from 2; 0.02 above it by the difference to 0.05.
+        (
+            {"of": "growth", "supported": {"below": 2}, "contradicted": {"above": 2}},
+            "factor of 1.33",
+        ),
+        ({"of": "gain", "supported": {"above": 1}, "contradicted": {"below": 1.2}}, "± 0.5 "),
+        ({"of": "gain", "supported": {"above": 2}}, "neither way"),
+        ({"of": "gain", "supported": {"above": 2}, "contradicted": {"below": 9}}, ""),
+    ],
+)
+def test_what_an_inconclusive_part_would_need(values: dict[str, Any], needed: str):
+    part = TypeAdapter(Part).validate_python({"quantity": "value", "cell": "a", **values})
+    seeds = {1: 1.5 / 1.4, 2: 1.5, 3: 1.5 * 1.4}
+    positive = part.of == "growth"
+    found = Found({s: log(x) if positive else x + 1.5 - np.mean([*seeds.values()])
+                   for s, x in seeds.items()}, positive)  # fmt: skip
+    said = undecided(part, found)
+    assert needed in said and bool(said) == bool(needed)
 
 
 # --- the horizon ---------------------------------------------------------------------------------

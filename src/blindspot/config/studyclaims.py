@@ -59,6 +59,10 @@ class Region(Settings):
         """Whether the interval `low`..`high` lies in it, whole."""
         return any(least <= low and high <= most for least, most in self._spans())
 
+    def span(self, mean: float) -> tuple[float, float] | None:
+        """The part of it that `mean` lies in; None outside."""
+        return next((x for x in self._spans() if x[0] < mean < x[1]), None)
+
     def _spans(self) -> list[tuple[float, float]]:
         if self.above is not None:
             return [(self.above, inf)]

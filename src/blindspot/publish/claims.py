@@ -39,7 +39,16 @@ from blindspot.publish.claim import PRIMARY, Claim, claims
 from blindspot.publish.frames import Frames
 from blindspot.publish.quantities import QUANTITIES
 from blindspot.publish.typeset import ABSENT, interval, markdown, number, page
-from blindspot.publish.verdicts import LEVEL, VERDICTS, Finding, Seeds, Verdict, ends, find
+from blindspot.publish.verdicts import (
+    LEVEL,
+    VERDICTS,
+    Finding,
+    Seeds,
+    Verdict,
+    ends,
+    find,
+    undecided,
+)
 from blindspot.publish.verdicts import summary_of as _summary
 
 TESTS = ["p_supported", "p_contradicted"]
@@ -64,7 +73,13 @@ def evaluate(c: Collected) -> pd.DataFrame:
                 rows.append(_row(frames["full"], name, claim, size, found, seeds))
                 if claim.primary:
                     rows[-1]["primary"] = DECIDES if size == decides else REPLICATES
-    return _tested(pd.DataFrame(rows, columns=COLUMNS))
+    ledger = _tested(pd.DataFrame(rows, columns=COLUMNS))
+    for at, row in ledger[ledger["verdict"].eq("inconclusive")].iterrows():
+        claim = claims()[row["claim"]]
+        if not claim.published and row["seeds"] > 1:
+            needed = undecided(claim, row["ours"], row["low"], row["high"], frames["full"])
+            ledger.loc[at, "note"] = "; ".join(filter(None, [needed, row["note"]]))
+    return ledger
 
 
 def smallest(c: Collected) -> str:

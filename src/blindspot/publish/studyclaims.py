@@ -16,7 +16,7 @@ Verdicts:
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, log, nan
+from math import exp, inf, log, nan
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +176,8 @@ def _row(
         verdict = "inconclusive"
     else:
         verdict = judge(claim, found)
+        if verdict == "inconclusive":
+            notes = [*filter(None, map(undecided, claim.parts, found)), *notes]
     return {
         "claim": name,
         "size": size,
@@ -212,6 +214,31 @@ def judge(claim: OneClaim, found: Sequence[Found]) -> str:
     if all(_fulfils(part, f, "contradicted") for part, f in against):
         return "contradicted"
     return "inconclusive"
+
+
+def undecided(part: Part, f: Found) -> str:
+    """What a part that neither supports nor contradicts would need: the half-width at which the
+    interval around this mean lies on one side. Empty where it does one of the two."""
+    if isinstance(part, Predicted) or any(
+        _fulfils(part, f, x) for x in ("supported", "contradicted")
+    ):
+        return ""
+    ours = f.interval(
+        (part.supported if part.contradicted is None else part.contradicted).confidence
+    )
+    regions = [x for x in (part.supported, part.contradicted) if x is not None]
+    span = next((x for region in regions if (x := region.span(ours.mean))), None)
+    if span is None:
+        return f"{symbol(part)}: decided neither way, however narrow the interval at this mean"
+    scale = _log if f.log else float
+    mean, low, high, least, most = map(scale, (ours.mean, ours.low, ours.high, *span))
+    half = (high - low) / 2
+    room = min(mean - least, most - mean)
+    if f.log:
+        return (
+            f"at this mean decided by a factor of {exp(room):.3g} either way (here {exp(half):.3g})"
+        )
+    return f"at this mean decided by ± {room:.2g} (here {half:.2g})"
 
 
 def _fulfils(part: Part, f: Found, which: str) -> bool:
@@ -300,7 +327,11 @@ def _beyond(runs: Runs, size: str, part: Beyond) -> Found:
 
 
 def _logs(values: Values) -> Values:
-    return {seed: log(x) if x > 0 else -inf for seed, x in values.items()}
+    return {seed: _log(x) for seed, x in values.items()}
+
+
+def _log(x: float) -> float:
+    return log(x) if x > 0 else -inf
 
 
 def _less(a: Values, b: Values) -> Values:

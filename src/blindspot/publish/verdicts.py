@@ -246,6 +246,24 @@ def _tests(
     return p_values(ours, low, high)
 
 
+def undecided(claim: Claim, ours: float, low: float, high: float, f: Frames) -> str:
+    """What an inconclusive claim would need: the half-width at which the interval around this mean
+    lies on one side of the nearest limit."""
+    quantity = QUANTITIES[claim.quantity]
+    limits = [x for x in claim.limits(f.loops(claim.cells)) if abs(x) < inf]
+    mean, *limits = _scaled(quantity, ours, *limits)
+    room = min(abs(mean - limit) for limit in limits)
+    least, most = _scaled(quantity, low, high)
+    half = (most - least) / 2
+    if half < room:  # a primary claim, whose tests are adjusted
+        return "decided by its own interval, not after the adjustment"
+    if quantity.log:
+        return (
+            f"at this mean decided by a factor of {exp(room):.3g} either way (here {exp(half):.3g})"
+        )
+    return f"at this mean decided by ± {room:.2g} {quantity.unit} (here {half:.2g})"
+
+
 def _region(claim: Claim, quantity: Quantity, values: Values) -> str:
     """In which of the claim's named regions the interval lies, whole."""
     for name, (least, most) in claim.regions.items():
