@@ -249,10 +249,14 @@ class Collected:
         e = self.frame("exits")
         return e[(e["split"] == "validation") & (e["protocol"] == "full")]
 
+    @cached_property
+    def _baselines(self) -> pd.DataFrame:
+        return self.frame("baselines")
+
     def baseline(self, name: str, split: str = "validation") -> float:
         """CE in nats a token of what reads no context (`uniform`, `unigram`; measure/baselines.py).
         All runs of a study share their tokens, and so it."""
-        b = self.frame("baselines")
+        b = self._baselines
         found = b.loc[(b["baseline"] == name) & (b["split"] == split), "ce"]
         return float(found.iloc[0]) if len(found) else nan
 

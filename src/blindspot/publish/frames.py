@@ -46,6 +46,8 @@ class Frames:
     def __init__(self, collected: Collected, protocol: str = "full") -> None:
         self.collected = collected
         self.protocol = protocol
+        #: What `of` has given: a hundred claims ask for the same dozen cells.
+        self._found: dict[tuple[str, ...], pd.DataFrame] = {}
 
     def loops(self, cells: Sequence[str]) -> int:
         """The K of the first of the cells; of the study where it has no such cell."""
@@ -150,9 +152,7 @@ class Frames:
 
     def blocks(self, size: str, cell: str, k: int) -> dict[int, Blocks]:
         """Blocks of windows of the test split at exit k, by seed."""
-        if (size, cell) not in self.windows.index:
-            return {}
-        rows = self.windows.loc[[(size, cell)]]
+        rows = self._rows("windows", size, cell)
         return {int(str(seed)): Blocks.of(own, k) for seed, own in rows.groupby("seed")}
 
     @cached_property
@@ -166,19 +166,30 @@ class Frames:
         t = t[(t["size"] == size) & t["cell"].isin(list(cells))]
         return self.collected.trained(pool(t)) if len(t) else t
 
-    def of(self, name: str, size: str, cell: str, value: str) -> pd.DataFrame:
-        """`value` with one row a seed and one column a k; no rows where there is nothing."""
+    def _rows(self, name: str, size: str, cell: str) -> pd.DataFrame:
+        """Those of a frame; none where it has none."""
         frame: pd.DataFrame = getattr(self, name)
         if (size, cell) not in frame.index:
             return pd.DataFrame()
-        return frame.loc[[(size, cell)]].pivot(index="seed", columns="k", values=value)
+        return frame.loc[(size, cell) : (size, cell)]
+
+    def of(self, name: str, size: str, cell: str, value: str) -> pd.DataFrame:
+        """`value` with one row a seed and one column a k; no rows where there is nothing."""
+        asked = (name, size, cell, value)
+        if asked not in self._found:
+            rows = self._rows(name, size, cell)
+            empty = rows.empty
+            self._found[asked] = (
+                rows if empty else rows.pivot(index="seed", columns="k", values=value)
+            )
+        return self._found[asked]
 
     def single(self, name: str, size: str, cell: str, value: str) -> Values:
         """`value` by seed, of a frame with one row a seed."""
-        frame: pd.DataFrame = getattr(self, name)
-        if (size, cell) not in frame.index:
+        rows = self._rows(name, size, cell)
+        if rows.empty:
             return {}
-        rows = frame.loc[[(size, cell)]].dropna(subset=[value])
+        rows = rows.dropna(subset=[value])
         return {int(s): float(v) for s, v in zip(rows["seed"], rows[value], strict=True)}
 
 
