@@ -12,6 +12,7 @@ import pandas as pd
 from blindspot.config.study import Run
 from blindspot.declared import lemma2
 from blindspot.declared.scale_response import SCALES
+from blindspot.declared.spectrum import DIRECTIONS, RANK
 
 TOKENS = 8192
 LOOPS = 30
@@ -64,6 +65,7 @@ def tables(run: Run, probe: Probe, ce: np.ndarray, norm: np.ndarray) -> dict[str
         **_lemma2(ce, norm),
         "clamp": _clamp(probe, ce, norm, noise),
         "scale_response": _response(run, ce),
+        **_spectrum(run, noise),
         "windows": _windows(run, ce),
         **_halting(probe, ce, noise),
     }
@@ -248,6 +250,35 @@ def _response(run: Run, ce: np.ndarray) -> pd.DataFrame:
                 | {"change_mean": change, "change_se": 1e-4, "slope": 0.4 * log if raw else 0.0}
             )
     return pd.DataFrame(rows)
+
+
+def _spectrum(run: Run, noise: np.ndarray) -> dict[str, pd.DataFrame]:
+    """A readout that normalizes hides the radial direction; behind a norm no loop sees it."""
+    spec, rows, hidden = run.spec.model, [], []
+    chance = RANK / spec.d_model
+    for k in sorted({1, spec.loops}):
+        blind = spec.readout == "rms" or (spec.readout == "final-only-rms" and k == spec.loops)
+        factors = {
+            "radial": (1e-10 if blind else 0.5, 1.2 if spec.interloop == "none" else 1e-8),
+            "mean-state": (0.7, 1.1),
+            "least-visible": (0.1, 0.9),
+            "most-active": (0.9, 1.6),
+        }
+        for at, direction in enumerate(DIRECTIONS):
+            seen, active = factors.get(direction, (1.0, 1.0))
+            less, more = (1.0, 0.2) if direction == "least-visible" else (chance, chance)
+            rows.append(
+                {"split": "validation", "k": k, "direction": direction, "tokens": 128}
+                | {"visibility": 3 * seen * math.exp(0.1 * noise[4] + 0.02 * at * noise[5])}
+                | {"activity": active * math.exp(0.05 * noise[6] * at), "in_least_visible": less}
+                | {"in_most_active": 1.0 if direction == "most-active" else more}
+            )
+        hidden.append(
+            {"split": "validation", "k": k, "tokens": 128, "width": spec.d_model, "rank": RANK}
+            | {"hidden_mean": float(blind), "hidden_min": int(blind), "hidden_max": int(blind)}
+            | {"hidden_radial": float(blind), "overlap": 0.2, "overlap_chance": chance}
+        )
+    return {"spectrum": pd.DataFrame(rows), "spectrum_hidden": pd.DataFrame(hidden)}
 
 
 def _windows(run: Run, ce: np.ndarray) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 equals what was measured."""
 
 import math
+import shutil
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -283,3 +284,39 @@ def test_a_symmetric_log_axis_holds_all_values(values: list[float]):
     low, high = ax.get_ylim()
     assert low < min(values) and max(values) < high and low < 0 < high
     assert 0 in ax.get_yticks() and len(ax.get_yticks()) <= 12
+
+
+def test_a_direction_stands_where_it_is_seen_and_grows(made: Path):
+    """One marker a cell and direction, over a random direction of the same run; what is below the
+    floor stands at it."""
+    frame = pd.read_csv(made / "spectrum.csv").query("k == 4")
+    axes = drawn("spectrum", made).axes
+    assert axes.shape == (5, 1)
+    for row, direction in ((0, "radial"), (1, "least-visible"), (4, "mean-state")):
+        for cell in CELLS:
+            by = frame[frame["cell"] == cell].set_index(["direction", "seed"])
+            expected = [
+                gmean(by.loc[direction, value] / by.loc["random", value])
+                for value in ("visibility", "activity")
+            ]
+            look = style.KNOWN[cell]
+            (point,) = [
+                line
+                for line in axes[row, 0].get_lines()
+                if line.get_marker() == look.marker
+                and to_hex(line.get_color()).upper() == look.color
+            ]
+            assert (point.get_xdata()[0], point.get_ydata()[0]) == pytest.approx(expected)
+    assert axes[0, 0].get_xlim()[0] < 1e-10 and axes[1, 0].get_xlim()[0] > 1e-3
+
+
+def test_what_is_not_seen_at_all_stands_at_the_floor(made: Path, tmp_path: Path):
+    shutil.copytree(made, tmp_path / "c")
+    path = tmp_path / "c/spectrum.csv"
+    frame = pd.read_csv(path)
+    frame.loc[frame["direction"] == "ones", "visibility"] = [0.0, 1e-16] * 6
+    frame.to_csv(path, index=False)
+    ax = drawn("spectrum", tmp_path / "c").axes[3, 0]
+    points = [line for line in ax.get_lines() if line.get_marker() in ("o", "s")]
+    assert len(points) == 3
+    assert [line.get_xdata()[0] for line in points] == [1e-12] * 3

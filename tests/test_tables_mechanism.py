@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import gmean
 
 import synthetic
 from blindspot.collect.collect import collect
@@ -268,3 +269,26 @@ def test_a_study_of_raw_readouts_alone_has_no_eps(tmp_path: Path):
     tables.write("radial", tmp_path / "collected", tmp_path / "t")
     row = shown(tmp_path / "t", "radial", "perloop-raw")
     assert row[4] == row[5] == "—" and row[3].startswith("0.01")
+
+
+def test_spectrum_is_over_a_random_direction_of_the_same_run(made: tuple[Study, Path, Path]):
+    """What each direction is seen and grows, and what a state hides."""
+    study, _, out = made
+    table = pd.read_csv(out / "spectrum.csv")
+    assert len(table) == len(CELLS) * 2 * 6
+    for cell, hides in (("perloop-rms", 1), ("perloop-raw", 0)):
+        for direction, k in (("radial", 4), ("least-visible", 1)):
+            chosen = f"cell == '{cell}' and direction == '{direction}' and k == {k}"
+            row = table.query(chosen).iloc[0]
+            assert (row["seeds"], row["hidden_mean"], row["width"]) == (3, hides, 512)
+            for value in ("visibility", "activity"):
+                ratios, plain = [], []
+                for frame in each(study, cell, "spectrum.csv"):
+                    by = frame[frame["k"] == k].set_index("direction")[value]
+                    ratios.append(by[direction] / by["random"])
+                    plain.append(by[direction])
+                assert row[f"{value}_to_random"] == pytest.approx(gmean(ratios))
+                assert row[value] == pytest.approx(gmean(plain))
+        found = shown(out, "spectrum", cell)
+        assert found[3] == f"{hides}.00 of 512"
+        assert found[-2:] == ["0.20 ± 0.00", "0.02"]

@@ -18,6 +18,7 @@ from blindspot.declared import (
     lemma2,
     norms,
     scale_response,
+    spectrum,
     throughput,
     training,
     updates,
@@ -42,6 +43,7 @@ MEASUREMENTS: dict[str, Measurement] = {
         clamp,
         scale_response,
         halting,
+        spectrum,
     )
 }
 

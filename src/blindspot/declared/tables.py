@@ -72,5 +72,7 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "holds": ("", "whether the interval of the growth of the norm ends at most at 2"),
     "front": ("", "whether no other cell has both more gain and a lower cross-entropy"),
     "change": ("nats/token", "cross-entropy less that at the trained K"),
+    "visibility_to_random": ("", "visibility of the direction over that of a random one"),
+    "activity_to_random": ("", "activity of the direction over that of a random one"),
     "equivalent": ("", "whether the change is within 0.01: yes, no or open"),
 }
