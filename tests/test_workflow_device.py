@@ -1,6 +1,7 @@
 """`device: auto` through the profiles: jobs that are sent off ask for GPUs, and never fall back."""
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,16 @@ def test_a_workstation_without_a_gpu_is_refused_at_the_start(auto):
     assert done.returncode != 0
     assert "study tiny is for GPUs (device: auto, jobs sent off), 13 jobs" in done.stdout
     assert not (auto / "work/runs").exists() and not (auto / "work/corpora").exists()
+
+
+def test_a_tracker_that_is_not_installed_is_refused_at_the_start(tmp_path):
+    where = lay_out(tmp_path, execution={"tracking": "wandb"})
+    if find_spec("wandb"):
+        pytest.skip("wandb is installed here")
+    done = snakemake(where, "all", *STUDY, check=False)
+    assert done.returncode != 0
+    assert "study tiny: execution.tracking is wandb, which is not installed" in done.stdout
+    assert "-m pip install wandb" in done.stdout and not (where / "work/corpora").exists()
 
 
 @pytest.mark.parametrize(

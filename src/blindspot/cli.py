@@ -130,7 +130,9 @@ def train(
     how = Execution.model_validate_json(execution)
     out, state = results / "runs" / name, work / "runs" / name
     parsed = RunSpec.parse(spec)
-    train_run(Job(name, parsed, tokens, out, state, device, threads, how, ranks.value))
+    job = Job(name, parsed, tokens, out, state, device, threads, how, ranks=ranks.value)
+    job.tracking = work / "tracking"
+    train_run(job)
 
 
 @app.command()

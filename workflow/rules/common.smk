@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError

@@ -160,6 +160,12 @@ def start() -> None:
             f"A study for this machine: make demo. To use the CPU all the same, set device: cpu "
             f"in the config (a paper-size run takes weeks)."
         )
+    if jobs[TRAIN] and (kind := study.config.execution.tracking) and not find_spec(kind):
+        refuse(
+            f"study {study.config.study}: execution.tracking is {kind}, which is not installed for "
+            f"{sys.executable}. Type: {sys.executable} -m pip install {kind}. Or set "
+            f"execution.tracking: null"
+        )
     if heavy:
         if slow := slow_precision():
             logger.warning(slow)

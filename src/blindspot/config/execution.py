@@ -3,9 +3,12 @@
 None of this is part of a run's identity. Imports no torch.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from blindspot.settings import Count, Positive, Settings
+from blindspot.settings import Count, Neutral, Positive, Settings
+
+#: Experiment trackers that a training can tell of itself (training/tracking.py).
+Tracking = Literal["trackio", "wandb", "mlflow"]
 
 
 class Execution(Settings):
@@ -22,3 +25,5 @@ class Execution(Settings):
     compile: Literal["auto"] | bool = "auto"
     #: Deterministic algorithms on a GPU too (the CPU's are anyway); slower.
     deterministic: bool = False
+    #: Tell an experiment tracker, too, which must be installed; into work/tracking/, offline.
+    tracking: Annotated[Tracking | None, Neutral(None)] = None

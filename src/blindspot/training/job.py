@@ -23,6 +23,8 @@ class Job:
     device: str = "auto"
     threads: int = 1
     execution: Execution = field(default_factory=Execution)
+    #: Where an experiment tracker keeps what it is told.
+    tracking: Path = Path("tracking")
     #: Who started this process as one of several (`parallel.join`): none, env or slurm.
     ranks: str = "none"
 

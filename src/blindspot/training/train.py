@@ -33,6 +33,7 @@ from blindspot.training.lock import exclusive
 from blindspot.training.parallel import World
 from blindspot.training.runlog import SHOW_EVERY, Board, note, say, tensorboard
 from blindspot.training.state import Found
+from blindspot.training.tracking import Tracker
 
 #: What a run that failed for good leaves in its result folder, so that tables can say so.
 FAILED = "failed.json"
@@ -66,8 +67,10 @@ def train(job: Job) -> None:
                 record = {"name": job.name, "hash": job.spec.hash, "step": trainer.progress.step}
                 if world.is_main:
                     write_json(job.out / FAILED, record | {"error": str(error)})
+                trainer.tracker.end(failed=True)
                 raise
             finally:
+                trainer.tracker.end()
                 trainer.writer.join()
         if world.is_main:
             # Here, so that a kill just after the weights were written leaves nothing for good.
@@ -102,6 +105,8 @@ class Trainer:
         started_over = self.found.started_over
         self.progress = Progress(compiled=self.engine.compiled, started_over=started_over)
         self.writer = checkpoint.Writer(job.state)
+        tracking = job.execution.tracking if self.world.is_main else None
+        self.tracker = Tracker(tracking, self._say)
         #: The step of the newest checkpoint.
         self.saved = 0
         #: Seconds at the last line that was shown, and its numbers.
@@ -137,6 +142,7 @@ class Trainer:
         ids = self._ids(self.progress.step)
         self._stop_if_asked()
         self._compile(ids)
+        self.tracker.start(self.job.name, self.spec, self.job.tracking)
         # A monotonic clock: the wall's may be set back, or leap.
         started = last_save = time.monotonic()
         before, p, execution = self.progress.seconds, self.progress, self.job.execution
@@ -252,7 +258,9 @@ class Trainer:
         p, spec, step = self.progress, self.spec, self.progress.step
         table, norm = self.engine.seen()
         per_step = spec.batch * spec.windows.length
-        p.rows += trajectory.rows(step, step * per_step, "train", table, norm)
+        rows = trajectory.rows(step, step * per_step, "train", table, norm)
+        p.rows += rows
+        self.tracker.add(rows)
         old_step, old_seconds = (p.timing[-1][0], p.timing[-1][1]) if p.timing else (0, 0.0)
         speed = (step - old_step) * per_step / max(p.seconds - old_seconds, 1e-9)
         p.timing.append([step, round(p.seconds, 3), round(speed, 1)])
@@ -295,7 +303,9 @@ class Trainer:
         marks = trajectory.summary(torch.cat(norms, dim=1))
         table = torch.cat([ce[:, None], marks], dim=1).cpu()
         seen = step * self.spec.batch * self.spec.windows.length
-        self.progress.rows += trajectory.rows(step, seen, "validation", table, None)
+        rows = trajectory.rows(step, seen, "validation", table, None)
+        self.progress.rows += rows
+        self.tracker.add(rows)
         self.model.train()
 
     def _save(self) -> None:
