@@ -11,6 +11,8 @@ from blindspot.publish.frames import Frames, Values, by_seed, minus, pick
 #: Speeds this close count as equal on the frontier: cells that differ in the readout alone do
 #: nearly the same work, and a timing is not better than that.
 SAME_SPEED = 0.05
+#: Trainings whose FLOPs differ by no more end at equal FLOPs.
+SAME_FLOPS = 1e-3
 
 
 def ce(f: Frames, size: str, cells: Sequence[str], at: int | None = None) -> Values:
@@ -77,16 +79,21 @@ def dominance(f: Frames, size: str, cells: Sequence[str], at: int | None = None)
 
 def equal_flops(f: Frames, size: str, cells: Sequence[str], at: int | None = None) -> Values:
     """CE_K of the second cell less the first's, nats, paired by seed at equal training FLOPs: what
-    the shorter of the two trainings used. Read off the training log's validation points, linearly
-    between them; no other cell has a part in it."""
+    the shorter of the two trainings used. Where both end there, CE is of the whole split, as every
+    CE of the ledger; else it is read off both training logs, linearly between their validation
+    points. No other cell has a part in it."""
     if any((size, cell) not in f.validation.index for cell in cells):
         return {}
     logs = [dict(list(f.validation.loc[[(size, cell)]].groupby("seed"))) for cell in cells]
+    last = [ce(f, size, [cell]) for cell in cells]
     found: Values = {}
     for seed in sorted(set(logs[0]) & set(logs[1])):
         pair = [log[seed].sort_values("step") for log in logs]
-        budget = min(log["FLOPs"].max() for log in pair)
-        ours, theirs = (float(np.interp(budget, log["FLOPs"], log["ce"])) for log in pair)
+        ends = [log["FLOPs"].max() for log in pair]
+        if max(ends) <= min(ends) * (1 + SAME_FLOPS) and all(seed in values for values in last):
+            found[int(seed)] = last[1][seed] - last[0][seed]
+            continue
+        ours, theirs = (float(np.interp(min(ends), log["FLOPs"], log["ce"])) for log in pair)
         found[int(seed)] = theirs - ours
     return found
 

@@ -47,7 +47,7 @@ UNITS = {"gain": "nats", "ce": "nats", "angle": "rad"}
 SYMBOLS = {"gain": "CE_1 - CE_K", "ce": "CE_K", "norm": "|H_K|", "first-norm": "|H_1|",
            "growth": "|H_K| / |H_0|", "angle": "last angle", "b-perp": "|b_perp|"}  # fmt: skip
 
-
+NEITHER = "decided neither way, however narrow the interval at this mean"
 #: As the ledger of the paper's claims has them; nothing here is set against a published number.
 COLUMNS = ["claim", "size", "ours", "low", "high", "seeds", "unit", "paper", "source", "criterion",
            "verdict", "statement", "note"]  # fmt: skip
@@ -177,7 +177,9 @@ def _row(
     else:
         verdict = judge(claim, found)
         if verdict == "inconclusive":
-            notes = [*filter(None, map(undecided, claim.parts, found)), *notes]
+            needed = [*filter(None, map(undecided, claim.parts, found))]
+            # A part that no interval would decide makes the needs of the others pointless.
+            notes = [*([x for x in needed if x.endswith(NEITHER)] or needed), *notes]
     return {
         "claim": name,
         "size": size,
@@ -229,7 +231,7 @@ def undecided(part: Part, f: Found) -> str:
     regions = [x for x in (part.supported, part.contradicted) if x is not None]
     span = next((x for region in regions if (x := region.span(ours.mean))), None)
     if span is None:
-        return f"{symbol(part)}: decided neither way, however narrow the interval at this mean"
+        return f"{symbol(part)}: {NEITHER}"
     scale = _log if f.log else float
     mean, low, high, least, most = map(scale, (ours.mean, ours.low, ours.high, *span))
     half = (high - low) / 2
