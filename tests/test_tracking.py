@@ -2,8 +2,10 @@
 is installed, with itself; and that none of them can end a training."""
 
 import json
+import os
 import sqlite3
 import sys
+import tomllib
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 from blindspot.config.execution import Execution
 from blindspot.config.study import Study
 from blindspot.errors import InterruptedRunError, NonFiniteError
-from blindspot.training import tracking
+from blindspot.training import remake, tracking
 from blindspot.training.engine import Engine
 from blindspot.training.train import train
 from test_train_faults import before_steps, gradient
@@ -44,8 +46,9 @@ class Told:
 
 def trackio(told: Told) -> dict[str, Any]:
     def init(**given: Any) -> SimpleNamespace:
-        told.begun.append({"run": given["name"], "config": given["config"]})
-        assert given["resume"] == "allow" and given["project"] == "blindspot"
+        keys = ("config", "resume", "auto_log_cpu")
+        told.begun.append({"run": given["name"]} | {key: given.get(key) for key in keys})
+        assert given["project"] == "blindspot"
         return SimpleNamespace(log=told.log, finish=lambda: told.ended.append(None))
 
     return {"trackio": {"init": init}}
@@ -75,7 +78,7 @@ def mlflow(told: Told) -> dict[str, Any]:
             assert name == "blindspot"
             return SimpleNamespace(experiment_id="1") if self.runs else None
 
-        def create_experiment(self, name: str) -> str:
+        def create_experiment(self, name: str, artifact_location: str | None = None) -> str:
             return "1"
 
         def search_runs(self, at: list[str], filter_string: str) -> list[SimpleNamespace]:
@@ -257,7 +260,7 @@ def test_the_library_itself(
     train(job)
     assert "told no more" not in log_of(job)
     if read is None:
-        (run,) = tmp_path.glob(f"tracking/wandb/offline-run-*-{job.spec.hash}/*.wandb")
+        (run,) = tmp_path.glob(f"tracking/wandb/offline-run-*-{job.spec.hash}-*/*.wandb")
         assert run.stat().st_size > 1000
     else:
         found = read(tmp_path / "tracking", job.name)
@@ -270,3 +273,87 @@ def test_metrics_are_named_as_columns():
     found = tracking.metrics([first, row])
     assert found["train/ce/4"] == 2.5 and found["train/norm_max/4"] == 6
     assert found["train/grad_norm"] == 0.5 and "train/ce/0" not in found
+
+
+class PowerCut(BaseException):
+    pass
+
+
+def killed(monkeypatch: pytest.MonkeyPatch, job: Any, at: int) -> None:
+    """An attempt that dies after step `at`, without a word."""
+
+    def dying(self: Engine, ids: Any, step: int, look: bool = False) -> None:
+        if step == at:
+            raise PowerCut
+        real(self, ids, step, look)
+
+    real = Engine.step
+    with monkeypatch.context() as patch, pytest.raises(PowerCut):
+        patch.setattr(Engine, "step", dying)
+        train(job)
+
+
+def pairs(logged: list[tuple[int, dict[str, float]]]) -> list[tuple[int, str]]:
+    return [(step, name) for step, values in logged for name in values]
+
+
+def test_a_step_that_a_kill_has_trained_twice_is_logged_once(tokens, tmp_path, told, monkeypatch):
+    kind, heard = told
+    job = tracked(tokens, tmp_path, kind)
+    job.execution = job.execution.model_copy(update={"checkpoint_steps": 4})
+    killed(monkeypatch, job, 3)  # no checkpoint: from nothing again
+    killed(monkeypatch, job, 11)  # validated at 10, saved at 8
+    train(job)
+    assert len(pairs(heard.logged)) == len(set(pairs(heard.logged)))
+    assert merged(heard.logged) == expected(job)
+    assert len({begun["run"] for begun in heard.begun}) == 1
+
+
+def test_tracking_that_is_asked_for_late_is_told_what_was_before(
+    tokens, tmp_path, told, monkeypatch
+):
+    kind, heard = told
+    job = tracked(tokens, tmp_path, kind)
+    job.execution = Execution(checkpoint_steps=4)
+    killed(monkeypatch, job, 11)
+    assert not heard.begun
+    job.execution = Execution(tracking=kind)
+    train(job)
+    assert merged(heard.logged) == expected(job)
+
+
+def test_a_run_that_is_made_anew_is_another_tracked_run(tokens, tmp_path, told):
+    kind, heard = told
+    job = tracked(tokens, tmp_path, kind, steps=2)
+    train(job)
+    remake.ask(job.state)
+    train(job)
+    assert len(heard.begun) == 2 and len(pairs(heard.logged)) == 2 * len(
+        {(s, n) for s, values in expected(job).items() for n in values}
+    )
+    if kind == "trackio":  # which knows runs by name
+        assert [begun["resume"] for begun in heard.begun] == ["never", "never"]
+    else:
+        assert heard.begun[0]["run"] != heard.begun[1]["run"]
+
+
+def test_nothing_is_sent_anywhere_unless_the_user_says_so(tokens, tmp_path, told, monkeypatch):
+    for name in tracking.OFFLINE:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "false")
+    train(tracked(tokens, tmp_path, told[0], steps=1))
+    assert os.environ["WANDB_ERROR_REPORTING"] == "false"
+    assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "false", "the user's own word stands"
+
+
+def test_numbers_that_are_not_finite_are_left_out():
+    found = tracking.metrics([[3, 96, "train", 0, "", "1.5", "1", "inf", "2", "nan"]])
+    assert found == {"train/norm_mean/0": 1.5, "train/norm_p50/0": 1.0, "train/norm_max/0": 2.0}
+
+
+def test_each_library_is_an_extra():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    for kind in KINDS:
+        assert any(asked.startswith(kind) for asked in extras[kind])

@@ -19,6 +19,9 @@ WEIGHTS = "weights.safetensors"
 #: What a running training tells of itself there, for `blindspot status`.
 PROGRESS = "progress.json"
 
+#: Which tracked run is its own, and the steps that this has (training/tracking.py).
+TRACKED = "tracking.json"
+
 
 def checkpoints(state: Path) -> list[Path]:
     """Checkpoint files of a state folder, newest first."""

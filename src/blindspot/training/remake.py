@@ -8,6 +8,7 @@ taken up again, the mark is gone and it resumes.
 import shutil
 from pathlib import Path
 
+from blindspot.config.runfiles import TRACKED
 from blindspot.files import write_text
 from blindspot.provenance import now
 
@@ -30,6 +31,7 @@ def clear_if_asked(state: Path, out: Path) -> bool:
     for path in state.glob("*.safetensors"):
         path.unlink()
     shutil.rmtree(state / "tensorboard", ignore_errors=True)
+    (state / TRACKED).unlink(missing_ok=True)
     # They describe the weights that are gone.
     for folder in out.glob("measure*"):
         shutil.rmtree(folder)

@@ -142,7 +142,9 @@ class Trainer:
         ids = self._ids(self.progress.step)
         self._stop_if_asked()
         self._compile(ids)
-        self.tracker.start(self.job.name, self.spec, self.job.tracking)
+        self.tracker.start(
+            self.job.name, self.spec, self.job.tracking, self.job.state, self.progress.rows
+        )
         # A monotonic clock: the wall's may be set back, or leap.
         started = last_save = time.monotonic()
         before, p, execution = self.progress.seconds, self.progress, self.job.execution
