@@ -26,6 +26,7 @@ from blindspot.collect.stats import over_seeds
 from blindspot.publish import figures, style
 from blindspot.publish.catalogue import FIGURES
 from blindspot.publish.figures import depth, panels
+from blindspot.publish.figures.drawn import drawn as drawn_numbers
 
 CELLS = [*synthetic.CELLS, "perloop-rms-interloop"]
 
@@ -369,3 +370,49 @@ def test_models_worse_than_a_unigram_model_are_seen_to_be(toy: Path, tmp_path: P
         low, high = figure.axes[row, 0].get_ylim()
         assert low < at < high, name
         assert "unigram model" in [t.get_text() for t in figure.figure.legends[0].get_texts()]
+
+
+def test_the_numbers_of_a_figure_are_what_was_measured(toy: Path, tmp_path: Path):
+    """Its CSV: means and intervals by cell at whole loops, points off the scale too; no guides."""
+    figures.draw("norm-by-loop", toy, tmp_path)
+    found = pd.read_csv(tmp_path / "norm-by-loop.csv")
+    top = found[found["row"] == 1]
+    assert set(top["panel"]) == {"44m", "129m"} and set(top["series"]) == set(CELLS)
+    assert set(top["y_axis"]) == {"norm of the state"} and set(top["x_axis"]) == {"after loop k"}
+    n = pd.read_csv(toy / "norms.csv")
+    n = n[n["split"] == "validation"]
+    for (size, cell, k), part in n.groupby(["size", "cell", "k"]):
+        at = top[(top["panel"] == size) & (top["series"] == cell) & (top["x"] == k)]
+        assert len(at) == 1, (size, cell, k)
+        assert at["y"].item() == pytest.approx(gmean(part["l2_mean"]), rel=1e-6)
+        if k:
+            reach = np.log(at[["low", "high"]].to_numpy()).sum() / 2
+            assert reach == pytest.approx(np.log(at["y"].item()), rel=1e-6)
+    assert len(top) == len(n) / 2
+    factors = found[(found["row"] == 2) & (found["series"] == "perloop-rms: loops 2 to K")]
+    own = n[(n["cell"] == "perloop-rms") & (n["size"] == "44m")].pivot(index="seed", columns="k")
+    growth = gmean(own["l2_mean"][4] / own["l2_mean"][1])
+    assert factors.loc[factors["panel"] == "44m", "x"].item() == pytest.approx(growth, rel=1e-6)
+
+
+def test_bands_are_among_a_figures_numbers_and_dead_exits_too(toy: Path, tmp_path: Path):
+    figures.draw("norm-over-training", toy, tmp_path)
+    found = pd.read_csv(tmp_path / "norm-over-training.csv")
+    found = found[(found["row"] == 1) & (found["panel"] == "44m")]
+    t = pd.read_csv(toy / "trajectory.csv")
+    t = t[(t["split"] == "train") & (t["k"] == 4) & (t["size"] == "44m")]
+    for (cell, step), part in t.groupby(["cell", "step"]):
+        at = found[(found["series"] == cell) & (found["x"] == step)]
+        ends = at[["low", "high"]].to_numpy().ravel()
+        assert ends == pytest.approx([part["norm_mean"].min(), part["norm_mean"].max()], rel=1e-6)
+    figures.draw("perplexity-by-depth", toy, tmp_path)
+    found = pd.read_csv(tmp_path / "perplexity-by-depth.csv")
+    assert found["y"].max() > 1e6  # off the scale of the lower panels
+
+
+@pytest.mark.parametrize("name", ["frontier", "halting", "angle", "token-norm-survival"])
+def test_every_figure_names_what_its_numbers_are_of(toy: Path, name: str):
+    found = drawn_numbers(drawn(name, toy).figure)
+    assert len(found) > 20 and found["series"].str.match("|".join(CELLS)).all()
+    assert found[["x", "y"]].notna().all(axis=None)
+    assert (found[["panel", "y_axis"]] != "").all(axis=None)

@@ -99,7 +99,7 @@ def test_equal_results_give_equal_bytes(results: Path):
 def test_a_missing_ledger_is_named(results: Path, tmp_path: Path):
     for name in ("collected", "tables"):
         (tmp_path / name).symlink_to(results / name)
-    with pytest.raises(BlindspotError, match=r"claims\.md: no such file"):
+    with pytest.raises(BlindspotError, match=r"claims\.csv: no such file"):
         showcase.write(tmp_path, COMMAND)
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -103,7 +104,12 @@ def test_the_report_and_the_closing_words_are_there(study):
     where, said = study
     html = (where / "results/tiny/report.html").read_text()
     figures = list((where / "results/tiny/figures").glob("*.png"))
-    assert html.count(";base64,iVBOR") == len(figures) >= 5
+    landing = (where / "results/tiny/landing.html").read_text()
+    assert html.count(";base64,iVBOR") == len(figures) + 4 >= 9
+    assert landing.count(";base64,iVBOR") == 4 and "<h1>Study tiny</h1>" in html
+    # Each table, figure and the ledger with its CSV, and nothing else.
+    tables = list((where / "results/tiny/tables").glob("*.html"))
+    assert len(re.findall(r'"mime_type": "text/csv"', html)) == len(figures) + len(tables) + 1
     assert f"Report: {(where / 'results/tiny/report.html').as_uri()}" in said
     main = {r["cell"]: float(r["norm"]) for r in table(where / "results/tiny/tables/main.csv")}
     assert f"{main['perloop-rms']:,.1f} in perloop-rms" in said

@@ -244,7 +244,7 @@ def readme(
     results: Folder,
     command: Annotated[str, typer.Option(help="What draws everything again, to be shown.")],
 ) -> None:
-    """Write RESULTS/README.md: tables and figures in place, for a repository's browser."""
+    """Write RESULTS/README.md for a repository browser, and the page that its report opens on."""
     from blindspot.publish.showcase import write
 
     write(results, command)

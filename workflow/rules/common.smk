@@ -22,7 +22,6 @@ try:
     from blindspot.errors import BlindspotError, LockedError
     from blindspot.measure.migrate import migrate, retract
     from blindspot.publish import catalogue
-    from blindspot.publish.summary import summary
     from blindspot.settings import canonical, digest
     from blindspot.training import remake
     from blindspot.workflow import arguments, sourcecode, stopping
@@ -159,6 +158,12 @@ def caption(kind, items, name):
         return showcase.caption(kind, name, study.results / "collected")
     missing = RUNS.keys() - set(wanted())
     return items[name].described(study.config, [run for run in RUNS if run in missing])
+
+
+def labels(kind, item, raw=False):
+    """How the report's list names a table or figure, and its CSV. Of two values, as often each,
+    Snakemake makes a switch, which begins at the first of the alphabet."""
+    return {"title": f"{kind}: {item.title}", "shown as": "numbers (CSV)" if raw else "a page"}
 
 
 #: Runs that `reuse: false` names: finished or not, they are made anew.

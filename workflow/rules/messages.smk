@@ -191,11 +191,14 @@ def finish() -> None:
     lines = [f"Study {study.config.study}: done. Results are in {RESULTS}/"]
     if html.exists():
         lines.append(f"Report: {html.resolve().as_uri()}")
-    # Where only some tables were asked for, there may not be both.
-    if all((study.results / "tables" / f"{name}.csv").exists() for name in ("main", "depth")):
-        lines.append(summary(study.results))
+    # pandas: not at parse time
+    if (study.results / "collected" / "study.json").exists():
+        from blindspot.publish.summary import summary
+
+        if short := summary(study.results):
+            lines.append(short)
     if (study.results / "claims.csv").exists():
-        from blindspot.publish import claims  # pandas: not at parse time
+        from blindspot.publish import claims
 
         lines.append(claims.summary(study.results / "claims.csv"))
     logger.info("\n".join(lines))

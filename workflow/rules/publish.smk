@@ -2,6 +2,8 @@
 
 #: What draws all of it again.
 AGAIN = [call.named(rule) for rule in ("tables", "figures", "claims", "report")]
+#: How the report looks, beside what Snakemake gives it.
+STYLESHEET = call.source("../report/report.css")
 
 
 rule collect:
@@ -37,16 +39,20 @@ rule table:
     input:
         lambda wildcards: collected(TABLES[wildcards.table]),
     output:
-        f"{RESULTS}/tables/{{table}}.csv",
-        f"{RESULTS}/tables/{{table}}.md",
-        f"{RESULTS}/tables/{{table}}.tex",
         report(
             f"{RESULTS}/tables/{{table}}.html",
-            category="Tables",
-            subcategory=lambda wildcards: TABLES[wildcards.table].category,
-            caption="../report/table.rst",
-            labels=lambda wildcards: {"table": TABLES[wildcards.table].title},
+            category=lambda wildcards: catalogue.heading(TABLES[wildcards.table].category),
+            caption="../report/item.rst",
+            labels=lambda wildcards: labels("Table", TABLES[wildcards.table]),
         ),
+        report(
+            f"{RESULTS}/tables/{{table}}.csv",
+            category=lambda wildcards: catalogue.heading(TABLES[wildcards.table].category),
+            caption="../report/item.rst",
+            labels=lambda wildcards: labels("Table", TABLES[wildcards.table], raw=True),
+        ),
+        f"{RESULTS}/tables/{{table}}.md",
+        f"{RESULTS}/tables/{{table}}.tex",
     log:
         f"{WORK}/logs/publish/{study.config.study}-table-{{table}}.log",
     localrule: True
@@ -69,14 +75,19 @@ rule figure:
     input:
         lambda wildcards: collected(FIGURES[wildcards.figure]),
     output:
-        f"{RESULTS}/figures/{{figure}}.pdf",
         report(
             f"{RESULTS}/figures/{{figure}}.png",
-            category="Figures",
-            subcategory=lambda wildcards: FIGURES[wildcards.figure].category,
-            caption="../report/figure.rst",
-            labels=lambda wildcards: {"figure": FIGURES[wildcards.figure].title},
+            category=lambda wildcards: catalogue.heading(FIGURES[wildcards.figure].category),
+            caption="../report/item.rst",
+            labels=lambda wildcards: labels("Figure", FIGURES[wildcards.figure]),
         ),
+        report(
+            f"{RESULTS}/figures/{{figure}}.csv",
+            category=lambda wildcards: catalogue.heading(FIGURES[wildcards.figure].category),
+            caption="../report/item.rst",
+            labels=lambda wildcards: labels("Figure", FIGURES[wildcards.figure], raw=True),
+        ),
+        f"{RESULTS}/figures/{{figure}}.pdf",
     log:
         f"{WORK}/logs/publish/{study.config.study}-figure-{{figure}}.log",
     localrule: True
@@ -99,14 +110,19 @@ rule claims:
     input:
         rules.collect.output,
     output:
-        f"{RESULTS}/claims.csv",
-        f"{RESULTS}/claims.md",
         report(
             f"{RESULTS}/claims.html",
-            category="Claims",
-            caption="../report/claims.rst",
-            labels={"claims": catalogue.CLAIMS.title},
+            category=catalogue.heading("Claims"),
+            caption="../report/item.rst",
+            labels=labels("Table", catalogue.CLAIMS),
         ),
+        report(
+            f"{RESULTS}/claims.csv",
+            category=catalogue.heading("Claims"),
+            caption="../report/item.rst",
+            labels=labels("Table", catalogue.CLAIMS, raw=True),
+        ),
+        f"{RESULTS}/claims.md",
     log:
         f"{WORK}/logs/publish/{study.config.study}-claims.log",
     localrule: True
@@ -116,6 +132,10 @@ rule claims:
         code=lambda wildcards: sourcecode.of_rule("claims"),
         collected=lambda wildcards, input: Path(input[0]).parent,
         out=lambda wildcards, output: Path(output[0]).parent,
+        caption=(
+            "Each claim, what this study measured, the criterion (written down before the full "
+            "study), and a verdict. Seeds are the unit; one seed decides nothing."
+        ),
     message:
         "claim ledger"
     shell:
@@ -138,7 +158,12 @@ rule tables:
 rule figures:
     """All figures, of the results that are there. Trains nothing."""
     input:
-        expand("{results}/figures/{figure}.pdf", results=RESULTS, figure=FIGURES),
+        expand(
+            "{results}/figures/{figure}.{kind}",
+            results=RESULTS,
+            figure=FIGURES,
+            kind=["pdf", "png", "csv"],
+        ),
         rules.collect.output[0],
     localrule: True
     message:
@@ -148,7 +173,7 @@ rule figures:
 rule readme:
     """The study's own page, with tables and figures in place. Trains nothing."""
 
-    # The study on one page, for whoever browses the repository.
+    # The study on one page for whoever browses the repository, and the page that its report opens on.
     input:
         rules.collect.output,
         rules.tables.input,
@@ -156,6 +181,7 @@ rule readme:
         rules.claims.output,
     output:
         f"{RESULTS}/README.md",
+        f"{RESULTS}/landing.html",
     log:
         f"{WORK}/logs/publish/{study.config.study}-readme.log",
     localrule: True
@@ -169,7 +195,7 @@ rule readme:
             + (["--configfile", *map(str, OVERLAYS)] if OVERLAYS else [])
         ),
     message:
-        "page {output}"
+        "page {output[0]}"
     shell:
         "blindspot readme --results {params.results:q} --command {params.again:q}" " > {log:q} 2>&1"
 
@@ -185,6 +211,7 @@ rule report:
         rules.figures.input,
         rules.claims.output,
         rules.readme.output,
+        stylesheet=STYLESHEET,
     output:
         f"{RESULTS}/report.html",
     log:
@@ -200,5 +227,6 @@ rule report:
     message:
         "report {output}"
     shell:
-        "snakemake --report {output:q} --nolock --cores 1 {params.configs} -- {params.targets}"
+        "snakemake --report {output:q} --report-stylesheet {input.stylesheet:q} --nolock --cores 1"
+        " {params.configs} -- {params.targets}"
         " > {log:q} 2>&1 || (cat {log:q} >&2; exit 1)"

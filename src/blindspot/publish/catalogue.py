@@ -23,6 +23,10 @@ TABLES = {name: Item(name=name, **entry) for name, entry in _READ["tables"].item
 FIGURES = {name: Item(name=name, **entry) for name, entry in _READ["figures"].items()}
 CLAIMS = Item(name="claims", **_READ["claims"])
 
+#: Categories in the order of the paper; each item is in one of them.
+ORDER = ("Claims", "Results", "Depth", "Scale", "Mechanism", "Causes", "Laws", "Remedies",
+         "Training", "Sweeps", "Initialization", "Cost", "Provenance")  # fmt: skip
+
 #: What the names of a sweep's table and figure begin with.
 SWEEP = "sweep-"
 
@@ -37,6 +41,11 @@ def of(items: Mapping[str, Item], config: "Config") -> dict[str, Item]:
         if item.asks in questions and (two or not item.two_initializations)
     }
     return found | {SWEEP + name: item(items, SWEEP + name) for name in config.sweeps}
+
+
+def heading(category: str) -> str:
+    """The category in the report's list, which Snakemake sorts by the alphabet."""
+    return f"{ORDER.index(category) + 1:02} {category}"
 
 
 def item(items: Mapping[str, Item], name: str) -> Item:

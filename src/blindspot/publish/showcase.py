@@ -1,7 +1,8 @@
-"""`results/<study>/README.md`: the whole study on one page, as a repository browser shows it.
+"""The two pages of a study. README.md has all of it in place, as a repository browser shows it;
+landing.html is what report.html opens on. Both begin alike (landing.py).
 
-Tables and figures stand in place, with links relative to the folder. The page is a function of the
-files beside it: equal results give equal bytes.
+Links of README.md are relative to the folder. Pages are a function of the files beside them: equal
+results give equal bytes.
 """
 
 from pathlib import Path
@@ -9,35 +10,31 @@ from pathlib import Path
 from blindspot.collect.collected import Collected
 from blindspot.errors import BlindspotError
 from blindspot.files import write_text
-from blindspot.publish import figures, summary, tables
-from blindspot.publish.catalogue import FIGURES, SWEEP, TABLES, item
+from blindspot.publish import figures, landing, tables
+from blindspot.publish.catalogue import FIGURES, ORDER, SWEEP, TABLES, item
 from blindspot.publish.item import Item
 from blindspot.publish.typeset import escape_markdown, escape_rst
 
-#: Categories in the order of reading; of the catalogue's others none is left out.
-ORDER = ("Results", "Depth", "Scale", "Mechanism", "Causes", "Laws", "Remedies", "Training",
-         "Sweeps", "Initialization", "Cost", "Provenance")  # fmt: skip
 #: Tables with more lines than this are folded up.
 LONG = 30
 
 
 def write(results: Path, command: str) -> None:
-    """Write `results/README.md` from `tables/`, `figures/`, `claims.md` and `collected/` in it.
+    """Write README.md and landing.html of `results` from `tables/`, `figures/`, the ledger and
+    `collected/` in it.
 
     `command` is what makes the page again. Raises `BlindspotError` where a file is missing.
     """
     write_text(results / "README.md", page(results, command))
+    landing.write(results, results / "landing.html")
 
 
 def page(results: Path, command: str) -> str:
     """The page's Markdown."""
-    c = Collected(results / "collected")
-    there = [name for name in _categories() if _items(name, results)]
+    there = [name for name in ORDER if _items(name, results)]
     links = [f"[{name}](#{name.lower()})" for name in ["Claims", *there, "Again"]]
-    parts = [f"# Study {c.study['study']}", "", about(c), "", " · ".join(links), ""]
-    short = summary.summary(results)
-    if short:
-        parts += ["In short:", "", "```text", short, "```", ""]
+    first = landing.opening(results)
+    parts = [f"# Study {first.study}", "", *landing.markdown(first), " · ".join(links), ""]
     parts += ["## Claims", "", *_folded("Ledger", _read(results / "claims.md"), "claims.csv")]
     for category in there:
         parts += [f"## {category}", "", *_items(category, results)]
@@ -49,21 +46,6 @@ def caption(kind: str, name: str, collected: Path) -> str:
     """The whole caption of one of the `tables` or `figures`, as reStructuredText."""
     module, items = (tables, TABLES) if kind == "tables" else (figures, FIGURES)
     return escape_rst(f"{item(items, name).title}. {module.caption(name, collected)}")
-
-
-def about(c: Collected) -> str:
-    """Corpus, sizes, cells, seeds, and what is not there."""
-    sizes = ", ".join(size["name"] for size in c.study["sizes"])
-    cells = ", ".join(cell["name"] for cell in c.study["cells"])
-    parts = [c.about(), f"Sizes: {sizes}. Cells: {cells}.", c.seeds(), *c.apart(), c.untimed()]
-    devices = ", ".join(c.study["devices"]["training"])
-    parts.append(f"Trained on {devices} at {c.study['precision']}.")
-    return escape_markdown(" ".join(part for part in parts if part))
-
-
-def _categories() -> list[str]:
-    known = [item.category for item in (*TABLES.values(), *FIGURES.values())]
-    return [*ORDER, *(c for c in dict.fromkeys(known) if c not in ORDER)]
 
 
 def _items(category: str, results: Path) -> list[str]:

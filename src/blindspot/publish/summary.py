@@ -1,62 +1,203 @@
-"""The numbers that matter, for the terminal: what a study showed, in a few lines."""
+"""The numbers that matter: what a study showed of drift, and of what depth buys.
 
-import csv
+numbers(c)        -> at each size the three numbers, as far as its cells are there
+summary(results)  -> the same in a few lines, for the terminal
+"""
+
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
-from blindspot.errors import BlindspotError
-from blindspot.files import read_json
+import pandas as pd
+
+from blindspot.collect.collected import Collected
+from blindspot.collect.stats import paired, summarize
+from blindspot.publish.typeset import number
 
 #: The baseline that drifts, and the cell with the same losses that sees the scale.
 BLIND, SEEING = "perloop-rms", "perloop-raw"
 
 
-def summary(results: Path) -> str:
-    """Lines on drift and on what depth buys, from the tables of a study's results folder."""
-    study = read_json(results / "collected" / "study.json")
-    loops = {cell["name"]: cell.get("loops") or study["loops"] for cell in study["cells"]}
-    main = _read(results / "tables" / "main.csv")
-    depth = [
-        row
-        for row in _read(results / "tables" / "depth.csv")
-        if row["split"] == "validation" and row["protocol"] == "full"
-    ]
-    limit = next(
-        float(row["ce"])
-        for row in _read(results / "collected" / "baselines.csv")
-        if (row["split"], row["baseline"]) == ("validation", "unigram")
-    )
-    lines = []
-    for size in dict.fromkeys(row["size"] for row in main):
-        # A cell without a finished run has its row, with nothing in it.
-        norm = {r["cell"]: float(r["norm"]) for r in main if r["size"] == size and r["norm"]}
-        if not {BLIND, SEEING} <= norm.keys():
-            continue
-        ratio = norm[BLIND] / norm[SEEING]
-        lines.append(
-            f"  {size}: norm of the last state {norm[BLIND]:,.1f} in {BLIND}, "
-            f"{norm[SEEING]:,.1f} in {SEEING}: {ratio:,.0f} times"
+@dataclass(frozen=True)
+class Number:
+    """One number of a study at one size: its mean over seeds, and their 95 % t-interval (NaN for
+    one seed). `before` and `after` are the two means that it compares."""
+
+    what: str
+    size: str
+    value: float
+    low: float
+    high: float
+    seeds: int
+    before: float
+    after: float
+
+    @property
+    def shown(self) -> str:
+        """The number as text."""
+        return f"{self._text(self.value)}{self.unit}"
+
+    @property
+    def spread(self) -> str:
+        """Its interval as text, in the number's unit; empty where there is none."""
+        if math.isnan(self.low) or math.isnan(self.high):
+            return ""
+        return f"[{self._text(self.low)}, {self._text(self.high)}]"
+
+    @property
+    def unit(self) -> str:
+        """What stands behind the number."""
+        raise NotImplementedError
+
+    @property
+    def detail(self) -> str:
+        """The two means, and how many seeds the interval is of."""
+        raise NotImplementedError
+
+    def line(self) -> str:
+        """The number as a line for the terminal, without the size."""
+        raise NotImplementedError
+
+    def _text(self, value: float) -> str:
+        raise NotImplementedError
+
+    def _seeds(self) -> str:
+        return f"{self.seeds} seed{'s' if self.seeds > 1 else ''}"
+
+
+@dataclass(frozen=True)
+class Drift(Number):
+    """|H_K| of `BLIND` (`before`) over that of `SEEING` (`after`), paired by seed."""
+
+    unit = "×"
+
+    @property
+    def detail(self) -> str:
+        return f"{number(self.before, 1)} over {number(self.after, 1)}; {self._seeds()}"
+
+    def line(self) -> str:
+        return (
+            f"norm of the last state {self.before:,.1f} in {BLIND}, {self.after:,.1f} in "
+            f"{SEEING}: {self.value:,.0f} times"
         )
-        for cell in (BLIND, SEEING):
-            ce = {
-                int(r["k"]): float(r["ce"]) for r in depth if (r["size"], r["cell"]) == (size, cell)
-            }
-            lines.append(
-                f"  {size}: loops 2 to {loops[cell]} of {cell} change perplexity from "
-                f"{_ppl(ce[1])} to {_ppl(ce[loops[cell]])}"
-            )
-            if min(ce.values()) >= limit:
-                lines[-1] += f", no better than a unigram model ({_ppl(limit)})"
-    return "\n".join(lines)
+
+    def _text(self, value: float) -> str:
+        return number(value, 0 if value >= 10 else 1)
 
 
-def _ppl(ce: float) -> str:
-    return f"{math.exp(ce):,.1f}" if ce < 20 else f"e^{ce:.1f}"
+@dataclass(frozen=True)
+class Gain(Number):
+    """The share by which loops 2..K of a cell change its validation perplexity: `before` is that
+    after loop 1, `after` that after loop K. `unigram` is the perplexity of token frequencies where
+    no exit is better, else NaN."""
+
+    cell: str
+    loops: int
+    unigram: float
+
+    unit = " %"
+
+    @property
+    def detail(self) -> str:
+        text = f"{_ppl(self.before)} after loop 1, {_ppl(self.after)} after loop {self.loops}"
+        return f"{text}; {self._seeds()}{self._weak()}"
+
+    def line(self) -> str:
+        return (
+            f"loops 2 to {self.loops} of {self.cell} change perplexity from {_ppl(self.before)} "
+            f"to {_ppl(self.after)}{self._weak()}"
+        )
+
+    def _weak(self) -> str:
+        if math.isnan(self.unigram):
+            return ""
+        return f", no better than a unigram model ({_ppl(self.unigram)})"
+
+    def _text(self, value: float) -> str:
+        text = number(100 * value, 1 if abs(value) >= 0.0005 else 0).replace("-", "−")
+        return f"+{text}" if value >= 0.0005 else text
 
 
-def _read(path: Path) -> list[dict[str, str]]:
-    try:
-        with open(path, encoding="utf-8", newline="") as file:
-            return list(csv.DictReader(file))
-    except FileNotFoundError:
-        raise BlindspotError(f"{path}: no such file; run `snakemake tables` first") from None
+def numbers(c: Collected) -> list[Number]:
+    """Three numbers for each size that has a run of `BLIND` and one of `SEEING` with a common seed:
+    drift, and what loops 2..K change in each of the two cells; sizes in the order of the config.
+
+    Each compares runs by seed. Means are of logarithms.
+    """
+    norms, exits = c.frame("norms"), c.exits()
+    norms = c.last(norms[norms["split"] == "validation"])
+    found: list[Number] = []
+    for size in c.sizes:
+        norm = {cell: _by_seed(norms, size, cell, "l2_mean") for cell in (BLIND, SEEING)}
+        if not norm[BLIND].keys() & norm[SEEING].keys():
+            continue
+        found.append(_drift(size, norm))
+        found += [gain for cell in (BLIND, SEEING) if (gain := _gain(c, exits, size, cell))]
+    return found
+
+
+def summary(results: Path) -> str:
+    """Lines on drift and on what depth buys, from `collected/` in a study's results folder; empty
+    where the study has not both cells."""
+    found = numbers(Collected(results / "collected"))
+    return "\n".join(f"  {n.size}: {n.line()}" for n in found)
+
+
+def _by_seed(frame: pd.DataFrame, size: str, cell: str, column: str) -> dict[int, float]:
+    own = frame[(frame["size"] == size) & (frame["cell"] == cell)]
+    return {int(seed): float(x) for seed, x in zip(own["seed"], own[column], strict=True)}
+
+
+def _drift(size: str, norm: dict[str, dict[int, float]]) -> Drift:
+    logs = {
+        cell: {s: math.log(x) if x else -math.inf for s, x in by.items()}
+        for cell, by in norm.items()
+    }
+    ratio = paired(logs[BLIND], logs[SEEING])
+    both = logs[BLIND].keys() & logs[SEEING].keys()
+    blind, seeing = (summarize([logs[cell][s] for s in both]).mean for cell in (BLIND, SEEING))
+    return Drift(
+        what=f"norm of the last state, {BLIND} over {SEEING}",
+        size=size,
+        value=_exp(ratio.mean),
+        low=_exp(ratio.low),
+        high=_exp(ratio.high),
+        seeds=ratio.n,
+        before=_exp(blind),
+        after=_exp(seeing),
+    )
+
+
+def _gain(c: Collected, exits: pd.DataFrame, size: str, cell: str) -> Gain | None:
+    """None for a cell of one loop, which has no later ones."""
+    loops = c.loops_of[cell]
+    ce = {k: _by_seed(exits[exits["k"] == k], size, cell, "ce") for k in range(1, loops + 1)}
+    if loops < 2 or not ce[1]:
+        return None
+    change = paired(ce[loops], ce[1])
+    mean = {k: summarize(list(by.values())).mean for k, by in ce.items()}
+    limit = c.baseline("unigram")
+    return Gain(
+        what=f"perplexity, changed by loops 2 to {loops} of {cell}",
+        size=size,
+        value=_exp(change.mean) - 1,
+        low=_exp(change.low) - 1,
+        high=_exp(change.high) - 1,
+        seeds=change.n,
+        before=_exp(mean[1]),
+        after=_exp(mean[loops]),
+        cell=cell,
+        loops=loops,
+        unigram=math.exp(limit) if min(mean.values()) >= limit else math.nan,
+    )
+
+
+def _exp(x: float) -> float:
+    return math.inf if x > 700 else math.exp(x)
+
+
+def _ppl(ppl: float) -> str:
+    """A perplexity for reading; beyond what can be counted, as a power of e."""
+    if not math.isfinite(ppl):
+        return "∞"
+    return f"{ppl:,.1f}" if ppl < 5e8 else f"e^{math.log(ppl):.1f}"

@@ -1,6 +1,6 @@
 """Figures: each a function of the collected results, drawn to PDF and PNG.
 
-    draw(name, collected, out)      -> out/name.pdf, out/name.png
+    draw(name, collected, out)      -> out/name.pdf, out/name.png; out/name.csv has what is drawn
     caption(name, collected)        -> what is drawn, from what, and what is missing
 
 Nothing is typed in: a number that is drawn was measured.
@@ -11,8 +11,10 @@ from pathlib import Path
 
 from blindspot.collect.collected import Collected
 from blindspot.errors import BlindspotError
+from blindspot.files import atomic_path
 from blindspot.publish import style, sweeps
 from blindspot.publish.catalogue import FIGURES, item
+from blindspot.publish.figures.drawn import drawn
 from blindspot.publish.figures.panels import Panels
 from blindspot.publish.figures.sweep import figure as sweep_figure
 from blindspot.publish.item import Functions
@@ -22,7 +24,8 @@ DRAWN: Mapping[str, Callable[[Collected], Panels]] = Functions(__name__, FIGURES
 
 
 def draw(name: str, collected: Path, out: Path) -> None:
-    """Draw figure `name` of the folder that `collect` wrote to `out/name.pdf` and `.png`.
+    """Draw figure `name` of the folder that `collect` wrote to `out/name.pdf` and `.png`,
+    and what it shows as numbers to `.csv` (drawn.py).
 
     Equal inputs give equal bytes, whatever the user's matplotlib settings.
     """
@@ -30,8 +33,10 @@ def draw(name: str, collected: Path, out: Path) -> None:
     if sweep is None and name not in DRAWN:
         raise BlindspotError(f"no figure {name!r}; there are {', '.join(DRAWN)}")
     with style.theme():
-        drawn = DRAWN[name](c) if sweep is None else sweep_figure(c, sweep)
-        style.save(drawn.figure, out, name)
+        made = DRAWN[name](c) if sweep is None else sweep_figure(c, sweep)
+        style.save(made.figure, out, name)
+    with atomic_path(out / f"{name}.csv") as temporary:
+        drawn(made.figure).to_csv(temporary, index=False, float_format="%.8g", lineterminator="\n")
 
 
 def caption(name: str, collected: Path) -> str:

@@ -165,7 +165,8 @@ def _factor(
             slope, offset = np.polyfit(np.log(own["x"]), np.log(own["norm"]), 1)
             ends = np.array([x.min(), x.max()])
             color = look[str(of)].color
-            ax.plot(ends, np.exp(offset) * ends**slope, linestyle=DOTS, color=color, zorder=1)
+            ax.plot(ends, np.exp(offset) * ends**slope, linestyle=DOTS, color=color, zorder=1,
+                    label=f"{of}: power law")  # fmt: skip
             _exponent(ax, own.iloc[-1], slope, color)
     ax.set_ylim(limits)
     log_axis(ax)
@@ -199,7 +200,8 @@ def _carried(
         frame = frame.assign(size=size)
         mean = over_seeds(frame, ["cell"], ["measured", "predicted"], log=["measured", "predicted"])
         own = look[part["cell"]]
-        ax.plot(mean["measured"], mean["predicted"], linestyle="none", **_marker(own))
+        ax.plot(mean["measured"], mean["predicted"], linestyle="none", **_marker(own),
+                label=f"{part['cell']}: left out")  # fmt: skip
         every += [*mean["measured"], *mean["predicted"]]
         # Those that the law misses have names: the others lie together.
         missed = (mean["predicted"] / mean["measured"] - 1).abs() > part["tolerance"]

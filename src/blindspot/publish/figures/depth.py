@@ -112,7 +112,8 @@ def frontier(collected: Collected) -> Panels:
         for _, p in part[np.isfinite(part["ppl"])].iterrows():
             reach = [p["tokens_per_s_q25"], p["tokens_per_s_q75"]]
             color = figure.style[p["cell"]].color
-            ax.plot(reach, [p["ppl"]] * 2, color=color, linewidth=0.8, zorder=1.5)
+            ax.plot(reach, [p["ppl"]] * 2, color=color, linewidth=0.8, zorder=1.5,
+                    label=f"{p['cell']}: quartiles of the timings")  # fmt: skip
         lines(ax, part, "tokens_per_s", "ppl", figure.style)
         ax.set_ylim(held)
         off_scale(ax, part, "tokens_per_s", "ppl", figure.style, lift=11)

@@ -106,7 +106,8 @@ def halting(collected: Collected) -> Panels:
                 here = own[(own["size"] == size) & (own["variant"] == variant)]
                 for _, p in here[np.isfinite(here["relative_ppl"])].iterrows():
                     mark = calibrated_mark(variant, figure.style[p["cell"]])
-                    ax.plot(p["mean_loops"], p["relative_ppl"], **mark, zorder=4)
+                    ax.plot(p["mean_loops"], p["relative_ppl"], **mark, zorder=4,
+                            label=f"{p['cell']}: calibrated, {variant}")  # fmt: skip
             ax.set_ylim(held)
             calibrated = own[own["size"] == size]
             off_scale(ax, calibrated, "mean_loops", "relative_ppl", figure.style)

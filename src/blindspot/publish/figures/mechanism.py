@@ -148,7 +148,8 @@ def _instrument(figure: Panels, ax: Axes, rest: pd.DataFrame) -> None:
     top = both[both > 0].max() * rest["norm"].min() if len(both[both > 0]) else 1.0
     ax.plot(s, 2 * top / s, color=NOTE, linewidth=0.8, linestyle=DOTS, zorder=1)
     lines(ax, rest, "norm", "angular_rest_mean", figure.style, None, markersize=3)
-    lines(ax, rest, "norm", "radial_rest_mean", figure.style, None, marker="", linewidth=0.6)
+    thin: Any = {"named": ": radial increment", "marker": "", "linewidth": 0.6}
+    lines(ax, rest, "norm", "radial_rest_mean", figure.style, None, **thin)
     ax.set_ylim(limits)
     log_axis(ax, "x")
     ax.xaxis.set_major_locator(LogLocator(base=100))  # three panels leave little room
@@ -211,7 +212,7 @@ def _over_norm(
         ax.plot(s, product / s, **GUIDE, zorder=1)
     for cell, look in figure.style.items():
         for frame, over in (
-            (every, BEYOND),
+            (every, BEYOND | {"label": cell}),
             (trained, {}),
         ):
             own = frame[(frame["cell"] == cell) & (frame["k"] >= 1)].sort_values("k")

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
-from matplotlib.transforms import ScaledTranslation
+from matplotlib.transforms import Affine2D, ScaledTranslation
 
 from blindspot.collect.collected import Collected
 from blindspot.publish.style import NARROW, WIDTH, CellStyle, styles
@@ -84,6 +84,7 @@ def lines(
     style: dict[str, CellStyle],
     spread: Literal["range", "interval"] | None = "range",
     dodge: float = 0.0,
+    named: str = "",
     **over: Any,
 ) -> None:
     """One line a cell through the means `y` over `x`, with the spread over seeds.
@@ -94,7 +95,8 @@ def lines(
     are to be `log` in `over_seeds`, so that no interval ends at zero. Infinite values are left out
     of the line; `off_scale` shows them. `dodge` is the distance in x between neighbouring
     cells of the config, so that intervals at one depth stand side by side. Long lines carry few
-    markers, not at one place. Set the limits first.
+    markers, not at one place. `named` follows the cell's name in the figure's numbers (drawn.py).
+    Set the limits first.
     """
     shift = _shifts(style, dodge)
     for at, cell in enumerate(style):
@@ -102,18 +104,23 @@ def lines(
         part = frame[(frame["cell"] == cell) & np.isfinite(frame[y])].sort_values(x)
         if part.empty:
             continue
-        part = part.assign(**{x: part[x] + shift[cell]})
+        # Aside on the paper, not in the data (drawn.py reads those off).
+        aside: dict[str, Any] = {}
+        if dodge:
+            aside["transform"] = Affine2D().translate(shift[cell], 0) + ax.transData
         if spread == "range" and (part["seeds"] > 1).any():
             low, high = part[f"{y}_min"], part[f"{y}_max"]
-            ax.fill_between(part[x], low, high, color=look.color, alpha=0.2, linewidth=0)
+            ax.fill_between(part[x], low, high, color=look.color, alpha=0.2, linewidth=0,
+                            label=f"{cell}{named}", **aside)  # fmt: skip
         if spread == "interval":
-            _bars(ax, part, x, y, look.color)
+            _bars(ax, part, x, y, color=look.color, label=f"{cell}{named}", **aside)
         every = (at % 8 * len(part) // 64, max(1, len(part) // 8)) if len(part) > 12 else 1
-        drawn = look.line() | {"markevery": every} | over
+        drawn = look.line() | {"markevery": every} | aside | over
         sns.lineplot(data=part, x=x, y=y, ax=ax, errorbar=None, legend=False, **drawn)
+        ax.lines[-1].set_label(f"{cell}{named}")
 
 
-def _bars(ax: Axes, part: pd.DataFrame, x: str, y: str, color: str) -> None:
+def _bars(ax: Axes, part: pd.DataFrame, x: str, y: str, **look: Any) -> None:
     """Intervals of the points that are on the panel: a bar of one that is not says nothing."""
     bottom, top = ax.get_ylim()
     low, high = part[f"{y}_low"], part[f"{y}_high"]
@@ -121,7 +128,7 @@ def _bars(ax: Axes, part: pd.DataFrame, x: str, y: str, color: str) -> None:
     if part.empty:
         return
     reach = np.array([part[y] - part[f"{y}_low"], part[f"{y}_high"] - part[y]])
-    ax.errorbar(part[x], part[y], reach, fmt="none", color=color, elinewidth=0.8, capsize=1.5)
+    ax.errorbar(part[x], part[y], reach, fmt="none", elinewidth=0.8, capsize=1.5, **look)
 
 
 def unigram(axes: Iterable[Axes], at: float) -> list[Line2D]:

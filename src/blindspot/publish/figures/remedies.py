@@ -79,12 +79,15 @@ def _plane(ax: Axes, mean: pd.DataFrame) -> None:
         color = HELD if row["holds"] else GREW
         at = (row["gain"], row["growth"])
         if row["gain_low"] < row["gain_high"]:
-            ax.plot([row["gain_low"], row["gain_high"]], [at[1]] * 2, color=NOTE, linewidth=0.7)
+            ax.plot([row["gain_low"], row["gain_high"]], [at[1]] * 2, color=NOTE, linewidth=0.7,
+                    label=f"{row['cell']}: interval of the gain")  # fmt: skip
         if row["growth_low"] < row["growth_high"]:
             ends = [row["growth_low"], row["growth_high"]]
-            ax.plot([at[0]] * 2, ends, color=NOTE, linewidth=0.7)
+            ax.plot([at[0]] * 2, ends, color=NOTE, linewidth=0.7,
+                    label=f"{row['cell']}: interval of the growth")  # fmt: skip
         area = _area(row["ce"], span)
-        ax.scatter(*at, s=area, color=color, edgecolor="black", linewidth=0.6, zorder=3)
+        ax.scatter(*at, s=area, color=color, edgecolor="black", linewidth=0.6, zorder=3,
+                   label=f"{row['cell']} (CE_K {row['ce']:.4f})")  # fmt: skip
         if row["front"]:
             ring = (math.sqrt(area) + 5) ** 2
             ax.scatter(*at, s=ring, facecolor="none", edgecolor="black", linewidth=1.1, zorder=3)
@@ -230,9 +233,9 @@ def _look(at: int) -> CellStyle:
 
 
 def _line(ax: Axes, part: pd.DataFrame, look: CellStyle, c: Collected) -> None:
-    drawn = look.line()
+    drawn = look.line() | {"label": part["cell"].iloc[0]}
     ax.fill_between(part["k"], part["ce_min"], part["ce_max"], color=look.color, alpha=0.2,
-                    linewidth=0)  # fmt: skip
+                    linewidth=0, label=drawn["label"])  # fmt: skip
     ax.plot(part["k"], part["ce"], markersize=3.5, **{k: x for k, x in drawn.items()})
     own = part[part["k"] == part["loops"]]
     big = {"markersize": 8, "markerfacecolor": "white", "markeredgewidth": 1.6}

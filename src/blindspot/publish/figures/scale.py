@@ -25,6 +25,8 @@ from blindspot.publish.figures.panels import (
 
 #: Norms whose first passing is shown, each with a marker of its own.
 PASSED = {100.0: "o", 1000.0: "s", 10_000.0: "D"}
+#: The parts of a norm's growth.
+PARTS = {"first": "loop 1", "rest": "loops 2 to K"}
 
 
 def norm_over_training(collected: Collected) -> Panels:
@@ -68,6 +70,7 @@ def norm_over_training(collected: Collected) -> Panels:
                 aside = ScaledTranslation(5.5 / 72 * same, 0, figure.figure.dpi_scale_trans)
                 below.plot(at["step"], row, PASSED[at["norm"]], color=look.color,
                            markerfacecolor=face, markersize=4.4, clip_on=False,
+                           label=f"{cell}: passes {at['norm']:,.0f}",
                            transform=below.transData + aside)  # fmt: skip
         step_axis(below, part["step"])
         _named_rows(below, cells, column == 0, collected.cells_at(size))
@@ -155,7 +158,7 @@ def _factors(figure: Panels, ax: Axes, norms: pd.DataFrame, cells: list[str]) ->
     by_k = norms.pivot(index=["cell", "seed"], columns="k", values="l2_mean")
     last = figure.collected.last(norms).set_index(["cell", "seed"])["l2_mean"]
     growth = pd.DataFrame({"first": by_k[1] / by_k[0], "rest": last / by_k[1]}).reset_index()
-    parts = ["first", "rest"]
+    parts = list(PARTS)
     mean = over_seeds(growth, ["cell"], parts, log=parts).set_index("cell")
     ax.set_xscale("log")
     ax.axvline(1, color=NOTE, linewidth=0.8, zorder=1)
@@ -165,8 +168,9 @@ def _factors(figure: Panels, ax: Axes, norms: pd.DataFrame, cells: list[str]) ->
         look = figure.style[cell]
         at = mean.loc[cell]
         ax.plot([at["first"], at["rest"]], [row, row], color="#CCCCCC", linewidth=0.8, zorder=1)
-        for value, face in ((at["first"], "white"), (at["rest"], look.color)):
-            ax.plot(value, row, "o", color=look.color, markerfacecolor=face, markersize=4.6)
+        for part, face in (("first", "white"), ("rest", look.color)):
+            ax.plot(at[part], row, "o", color=look.color, markerfacecolor=face, markersize=4.6,
+                    label=f"{cell}: {PARTS[part]}")  # fmt: skip
     ax.set_xlim(log_limits(pd.concat([mean["first"], mean["rest"], pd.Series([0.9, 1.1])])))
     log_axis(ax, "x")
     last_loop = figure.collected.depth

@@ -57,11 +57,11 @@ def token_norm_survival(collected: Collected) -> Panels:
         ax.set_ylim(log_limits(pd.Series([floor, 1.0]), room=0.04))
         part = curve[curve["size"] == size]
         for cell in figure.style:
-            for _, run in part[part["cell"] == cell].groupby("seed"):
+            for seed, run in part[part["cell"] == cell].groupby("seed"):
                 share = run["share"].to_numpy()
                 at = [int(np.argmax(share <= s)) for s in MARKED if share.min() <= s]
                 look = figure.style[cell].line() | {"markersize": 3.4, "linewidth": 0.9}
-                ax.plot(run["norm"], share, **look, markevery=at)
+                ax.plot(run["norm"], share, **look, markevery=at, label=f"{cell}, seed {seed}")
         log_axis(ax, "x")
         log_axis(ax)
         ax.set(xlabel=f"norm of $H_{{{collected.depth}}}$", ylabel="")
