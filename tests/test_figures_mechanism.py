@@ -3,6 +3,7 @@ equals what was measured."""
 
 import math
 import shutil
+from dataclasses import replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -18,8 +19,10 @@ from scipy.stats import gmean
 import synthetic
 from blindspot.collect.collect import collect
 from blindspot.collect.collected import Collected
+from blindspot.config.study import Study
 from blindspot.publish import catalogue, figures, style
 from blindspot.publish.figures import interventions, mechanism, panels, scale, tails
+from synthetic import PAPER
 from test_figures import visible
 
 CELLS = ["terminal-rms", "perloop-rms", "perloop-raw"]
@@ -320,3 +323,46 @@ def test_what_is_not_seen_at_all_stands_at_the_floor(made: Path, tmp_path: Path)
     points = [line for line in ax.get_lines() if line.get_marker() in ("o", "s")]
     assert len(points) == 3
     assert [line.get_xdata()[0] for line in points] == [1e-12] * 3
+
+
+LONG = [f"perloop-rms-reset-interloop-scale{4**i}" for i in range(5)]
+
+
+@pytest.fixture(scope="module")
+def long_names(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Cells of one sweep, with long names and one colour."""
+    folder = tmp_path_factory.mktemp("long")
+    cells = {name: {"loss": "per-loop", "readout": "rms"} for name in LONG}
+    rates = {name: {"training": {"learning_rate": 1e-4 * (i + 1)}} for i, name in enumerate(LONG)}
+    study = synthetic.make_study(folder, ["44m"], ["perloop-rms"], [42, 101], steps=400)
+    values = study.config.model_dump()
+    values["cells"] = {name: cells[name] | rates[name] for name in LONG}
+    study = Study.of(values)
+    ppl, norm = (dict.fromkeys(LONG, of["perloop-rms"]) for of in (PAPER.ppl, PAPER.norm))
+    synthetic.write(study, replace(PAPER, ppl=ppl, norm=norm))
+    collect(study, folder / "collected")
+    return folder / "collected"
+
+
+@pytest.mark.parametrize("name", ["spectrum", "collapse"])
+def test_a_legend_of_long_names_is_not_cut_off(long_names: Path, name: str):
+    figure = drawn(name, long_names).figure
+    with style.theme():
+        figure.canvas.draw()
+    (legend,) = figure.legends
+    assert [t.get_text() for t in legend.get_texts()][:5] == LONG
+    box = legend.get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
+
+
+def test_points_without_lines_are_told_apart_without_colour_and_dash(long_names: Path, made: Path):
+    for folder, count in ((long_names, 5), (made, 3)):
+        figure = drawn("spectrum", folder).figure
+        own = figure.legends[0].legend_handles[:count]
+        looks = {(h.get_marker(), h.get_fillstyle(), h.get_markerfacecolor()) for h in own}
+        assert len(looks) == count
+    # Many of one marker: each has a fill of its own.
+    every = style.styles([*synthetic.CELLS, *(f"perloop-rms-{i}" for i in range(15))])
+    marks = panels.marks(every)
+    kinds = {(m["marker"], m["fillstyle"], m["markerfacecolor"] == "white") for m in marks.values()}
+    assert len(kinds) == len(every) == 22

@@ -4,14 +4,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 from matplotlib.transforms import Affine2D, ScaledTranslation
 
@@ -36,21 +39,67 @@ class Panels:
     collected: Collected
     style: dict[str, CellStyle]
 
-    def legend(self, cells: Sequence[str], extra: Sequence[Line2D] = ()) -> None:
-        """Below all panels: the cells that are drawn, in the order of the config."""
+    def legend(
+        self, cells: Sequence[str], extra: Sequence[Line2D] = (), points: bool = False
+    ) -> None:
+        """Below all panels: the cells that are drawn, in the order of the config; with `points` as
+        markers without lines."""
+        joined = {cell: look.line() for cell, look in self.style.items()}
+        looks = marks(self.style) if points else joined
         handles = [
-            Line2D([], [], label=cell, **self.style[cell].line())
+            Line2D([], [], label=cell, **looks[cell])
             for cell in self.collected.cells
             if cell in set(cells)
         ]
         handles += extra
         columns = 4 if self.figure.get_figwidth() > NARROW else 2
+        spacing = 1.6
+        # As many columns as have room: names may be long.
+        while columns > 1 and _width(handles, columns, spacing) > 72 * self.figure.get_figwidth():
+            columns -= 1
         self.figure.legend(
             handles=handles,
             loc="outside lower center",
             ncols=min(columns, len(handles)),
-            columnspacing=1.6,
+            columnspacing=spacing,
         )
+
+
+def _width(handles: Sequence[Line2D], columns: int, spacing: float) -> float:
+    """Width in points of a legend with these columns, which are filled one after the other."""
+    rc = mpl.rcParams
+    size = FontProperties(size=rc["legend.fontsize"]).get_size_in_points()
+    texts = [
+        TextPath((0, 0), str(h.get_label()), size=size).get_extents().width / size for h in handles
+    ]
+    parts = [part for part in np.array_split(np.array(texts), columns) if part.size]
+    beside = rc["legend.handlelength"] + rc["legend.handletextpad"]
+    ems = sum(part.max() + beside for part in parts) + spacing * (len(parts) - 1)
+    return float(size * (ems + 2 * (rc["legend.borderpad"] + rc["legend.borderaxespad"])))
+
+
+#: Fills of markers, besides the cell's own.
+FILLS = ("full", "none", "left", "bottom", "right", "top")
+
+
+def marks(style: dict[str, CellStyle]) -> dict[str, dict[str, Any]]:
+    """Keyword arguments for the marker of each cell where it has no line, whose dash would tell it
+    apart: no two cells have one marker and one fill, as long as there are any."""
+    found: dict[str, dict[str, Any]] = {}
+    taken: set[tuple[str, str]] = set()
+    for cell, look in style.items():
+        own = "full" if look.filled else "none"
+        free = [fill for fill in (own, *FILLS) if (look.marker, fill) not in taken]
+        fill = free[0] if free else own
+        taken.add((look.marker, fill))
+        half = fill not in ("full", "none")
+        found[cell] = look.line() | {
+            "linestyle": "none",
+            "markerfacecolor": "white" if fill == "none" else look.color,
+            "fillstyle": fill if half else "full",
+            "markerfacecoloralt": "white",
+        }
+    return found
 
 
 def panels(collected: Collected, titles: Sequence[str], heights: Sequence[float]) -> Panels:

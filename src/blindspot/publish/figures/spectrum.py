@@ -13,6 +13,7 @@ from blindspot.publish.figures.panels import (
     key,
     log_axis,
     log_limits,
+    marks,
     off_scale,
     panels,
 )
@@ -54,7 +55,7 @@ def spectrum(c: Collected) -> Panels:
         figure.axes[row, 0].set_ylabel(f"{label}:\nactivity")
     for ax in figure.axes[-1]:
         ax.set_xlabel("visibility")
-    figure.legend(mean["cell"], [key("a random direction", linestyle=DOTS)])
+    figure.legend(mean["cell"], [key("a random direction", linestyle=DOTS)], points=True)
     return figure
 
 
@@ -71,6 +72,7 @@ def _held(values: pd.Series, *more: float) -> np.ndarray:
 
 def _points(ax: Axes, part: pd.DataFrame, style: dict[str, CellStyle]) -> None:
     x, y = RATIOS
+    looks = marks(style)
     for cell, look in style.items():
         for _, row in part[part["cell"] == cell].iterrows():
             at = _held(row[[x, y]])
@@ -78,4 +80,4 @@ def _points(ax: Axes, part: pd.DataFrame, style: dict[str, CellStyle]) -> None:
                 ends = [at.copy(), at.copy()]
                 ends[0][along], ends[1][along] = _held(row[[f"{name}_low", f"{name}_high"]])
                 ax.plot(*np.transpose(ends), color=look.color, linewidth=0.7, alpha=0.6)
-            ax.plot(*at, **look.line() | {"linestyle": "none"}, zorder=3)
+            ax.plot(*at, **looks[cell], zorder=3)
