@@ -2,11 +2,11 @@
 
 torch's fused attention has no dropout on the CPU, and in float32 with heads as narrow as a small
 model's it is slower there than its matrix products in full. Here queries go in tiles, each against
-the keys up to its last one. A tile's weights are kept for the backward pass; its mask is one byte
-an entry.
+the keys up to its last one. A tile's weights are kept for the backward pass; its mask has one byte
+per entry.
 
-Both directions are operators that compilers do not look into, so that a compiled step and a plain
-one do the same.
+Forward and backward are operators that compilers treat as opaque, so that a compiled step and an
+eager one compute the same.
 """
 
 import math

@@ -1,15 +1,15 @@
 """Dropout masks as a pure function of (seed, step, row of the batch, loop, layer, place).
 
-No generator has a state here: a mask is a hash of its key and of the entry's number. So masks are
-the same in a compiled step and a plain one, when a layer is computed again for the backward pass,
-in a resumed run, on every device, and on however many devices share the batch.
+There is no generator with a state: a mask is a hash of its key and of the entry's number. So masks
+are the same in a compiled step and a plain one, when a layer is computed again for the backward
+pass, in a resumed run, on every device, and on however many devices share the batch.
 
 A key is 64 random bits. Entries 2 i and 2 i + 1 are the two halves of a 32-bit word: key and i
 through the mixing function `lowbias32` of C. Wellons. An entry is dropped where its 16 bits are
 below rate x 2^16, so rates are multiples of 2^-16.
 
-On the CPU this is numpy behind an operator that compilers do not look into; elsewhere the same
-integer arithmetic in torch, which a compiler fuses with what uses the mask.
+On the CPU this is numpy in an operator that compilers treat as opaque; elsewhere it is the same
+integer arithmetic in torch, which a compiler fuses with the code that uses the mask.
 """
 
 import numpy as np
@@ -57,7 +57,7 @@ def threshold(rate: float) -> int:
 
 
 def scale(rate: float) -> float:
-    """What a kept entry is multiplied by: 1 / the probability of being kept, as it really is."""
+    """What a kept entry is multiplied by: 1 / the exact probability of being kept."""
     return LEVELS / (LEVELS - threshold(rate))
 
 

@@ -1,9 +1,9 @@
 """Cross-entropy through the tied head without the logits of all loops, or of one, at once.
 
-Logits of a whole batch at K depths are the largest thing a training step could hold: B T V numbers
-a depth, and as many again for their gradient. Here a slice of tokens is projected, scored and, in
-training, differentiated on the spot, so that only dH and dW outlive it. That is the whole saving:
-the number of matrix products is that of full logits (three a token), none is done twice.
+Logits of a whole batch at K depths would be the largest tensors of a training step: B T V numbers
+per depth, and as many again for their gradient. Here a slice of tokens is projected, scored and, in
+training, differentiated at once, so that only dH and dW are kept. That is the whole saving:
+the number of matrix products is that of full logits (three per token), and none is done twice.
 
 torch's own `F.linear_cross_entropy` keeps the full logits by default, and in its chunked mode it
 breaks a compiled graph and measured slower on the CPU (benchmarks/README.md).

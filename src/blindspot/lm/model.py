@@ -3,13 +3,13 @@
     H_0 = embedding + position                                  (B, T, d)
     H_k = stack(H_{k-1}),   k = 1..K                            the same weights at every loop
 
-where lm/recurrence.py may come between one loop and the next.
+where lm/recurrence.py may act between one loop and the next.
 
 One forward pass gives every H_k; readouts, norms, updates and all diagnostics read those same
 states. There is no key-value cache: generation is out of scope.
 
 The residual stream stays in the parameters' type (float32) under autocast, since matrix products in
-bfloat16 are added to it: a state whose entries reach thousands would freeze by rounding otherwise.
+bfloat16 are added to it: otherwise rounding would freeze a state whose entries reach thousands.
 """
 
 import math
@@ -148,14 +148,14 @@ class LoopedLM(nn.Module):
         return x
 
     def entering(self, state: Tensor, k: int, start: Start | None = None) -> Tensor:
-        """What loop k receives of H_{k-1} (..., d)."""
+        """The input of loop k, made from H_{k-1} (..., d)."""
         return enter(self.spec, state, k, getattr(self, "interloop_gain", None), start)
 
     def loop(
         self, state: Tensor, k: int, keys: Tensor | None = None, start: Start | None = None
     ) -> Tensor:
-        """H_k from H_{k-1}, with all that lies between loops; `keys` of the step for dropout.
-        `start` is the pass's beginning, which models with a clamp or injection need from loop 2."""
+        """H_k from H_{k-1}, with the rules between loops; `keys` of the step for dropout.
+        `start` holds H_0 and |H_1|; models with a clamp or injection need it from loop 2."""
         x = self.entering(state, k, start)
         after = self.stack(x, dropout.loop_keys(keys, k, self.spec.layers))
         return leave(self.spec, x, after, k, start)
@@ -171,7 +171,7 @@ class LoopedLM(nn.Module):
 
         `loops` defaults to the K of training and may go beyond it. `edit(H_{k-1}, H_k, k)` replaces
         the state after loop k, for interventions; the returned states are the edited ones. There is
-        dropout with `keys` (of `dropout.step_keys`, for K loops), else none, whatever the mode.
+        dropout with `keys` (of `dropout.step_keys`, for K loops), else none, in training mode too.
         """
         loops = self.spec.loops if loops is None else loops
         if loops < 1:

@@ -1,4 +1,4 @@
-"""RMSNorm, with a backward pass of few passes over memory on the CPU.
+"""RMSNorm, with a backward pass that reads memory only a few times on the CPU.
 
 torch has it as one kernel on a GPU; on the CPU it is a dozen operations, each with its result in
 memory for the backward pass.

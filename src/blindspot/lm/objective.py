@@ -1,4 +1,4 @@
-"""The training objective: where cross-entropy is placed, and what is asked of the norm.
+"""The training objective: where the cross-entropy is placed, and the norm penalty.
 
     terminal    CE(r(H_K))
     per-loop    mean over k = 1..K of CE(r(H_k))
@@ -34,7 +34,7 @@ class Loss(NamedTuple):
 
 @torch.no_grad()
 def cross_entropy(model: LoopedLM, state: Tensor, k: int, targets: Tensor) -> Tensor:
-    """Mean cross-entropy in nats of H_k (B, T, d) against targets (B, T), read at depth k; an
+    """Mean cross-entropy in nats of H_k (B, T, d) against targets (B, T), read at depth k; for
     observation, without gradients."""
     return token_cross_entropy(model.embedding.weight, model.readout(state, k), targets).mean()
 

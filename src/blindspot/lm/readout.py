@@ -1,4 +1,4 @@
-"""Readouts: how a state H_k is looked at before the tied head.
+"""Readouts: how a state H_k is transformed before the tied head.
 
 A readout r is scale-invariant when r(a H) = r(H) for every a > 0. Through such a readout the
 cross-entropy cannot see the norm of H: its gradient has no part along H (the visibility lemma).
@@ -11,7 +11,7 @@ cross-entropy cannot see the norm of H: its gradient has no part along H (the vi
                                                  1 - alpha, r(a H) = a^(1 - alpha) r(H) (up to eps);
                                                  the exponent is given, or learned
 
-One gain is shared by all depths. Raw has none at all, rather than one that never gets a gradient
+One gain is shared by all depths. Raw has no gain, since a gain there would never get a gradient
 (`ModelSpec.gained`). A new readout is a name in `config/spec.py` and an entry of `KINDS`.
 """
 

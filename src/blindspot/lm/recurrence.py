@@ -1,11 +1,11 @@
-"""What lies between loops: what a loop receives, and what becomes of its output.
+"""The rules between loops: how a loop's input is made, and what is done to its output.
 
     x   = enter(H_{k-1})       an inter-loop rule of `INTERLOOPS`, then injection of H_0
     F   = stack(x)
     H_k = leave(x, F)          the carry, then the clamp
 
 Every rule acts on each token alone, over the last dimension. Whether a loop's update shrinks as the
-state grows (the activity lemma) is a property of what it receives: after `rms` or `reset` it does
+state grows (the activity lemma) depends on its input: after `rms` or `reset` it does
 not depend on the norm of H_{k-1} at all, and the norm is not carried on.
 """
 
@@ -51,7 +51,7 @@ INTERLOOPS: dict[Interloop, Rule | None] = {
 
 @dataclass(frozen=True)
 class Start:
-    """What later loops may need of a pass's beginning: H_0 (..., d), and |H_1| (..., 1)."""
+    """What later loops may need from earlier in the pass: H_0 (..., d) and |H_1| (..., 1)."""
 
     state: Tensor
     size: Tensor | None = None
@@ -64,7 +64,7 @@ class Start:
 def enter(
     spec: ModelSpec, state: Tensor, k: int, gain: Tensor | None, start: Start | None
 ) -> Tensor:
-    """What loop k receives of H_{k-1} (..., d)."""
+    """The input of loop k, made from H_{k-1} (..., d)."""
     rule = INTERLOOPS[spec.interloop]
     x = state if rule is None or (k == 1 and not rule.on_first) else rule.apply(state, gain, spec)
     if spec.inject and k > 1:
@@ -74,7 +74,7 @@ def enter(
 
 
 def leave(spec: ModelSpec, x: Tensor, after: Tensor, k: int, start: Start | None) -> Tensor:
-    """H_k (..., d) of what loop k received and what its stack made of it."""
+    """H_k (..., d), from the input of loop k and the output of its stack."""
     if spec.carry is not None:
         after = after - (1 - spec.carry) * x
     if spec.clamp != "none" and k > 1:

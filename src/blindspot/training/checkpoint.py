@@ -2,8 +2,8 @@
 
 A checkpoint is one file (tensorfile.py): the parameters under their plain names, AdamW's moments
 under `exp_avg.<name>` and `exp_avg_sq.<name>`, and beside them the step, the run's hash and the
-trajectory so far. The data order and the dropout masks are functions of (seed, step), so a step
-number is all the further state there is.
+trajectory so far. The data order and the dropout masks are functions of (seed, step), so the
+step number is the only other state.
 """
 
 import json
@@ -23,9 +23,9 @@ KEEP = 2
 
 
 class Writer:
-    """Writes checkpoints while training goes on: it waits for a copy in memory, not for the disk.
+    """Writes checkpoints in the background: training waits for a copy in memory only.
 
-    One at a time. What went wrong with one is raised by the next `start` or `wait`.
+    One at a time. An error while writing is raised by the next `start` or `wait`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -34,7 +34,7 @@ class Writer:
         self._error: BaseException | None = None
 
     def start(self, step: int, tensors: Mapping[str, Tensor], meta: dict[str, Any]) -> None:
-        """Copy the state as it is now and begin to write it; older ones than `KEEP` are deleted."""
+        """Copy the current state and begin to write it; all but the newest `KEEP` are deleted."""
         self.wait()
         copies = {name: t.detach().to("cpu", copy=True) for name, t in tensors.items()}
         # The rows of the log go on growing.
@@ -43,7 +43,7 @@ class Writer:
         self._thread.start()
 
     def wait(self) -> None:
-        """Until the last checkpoint is whole on disk."""
+        """Wait until the last checkpoint is complete on disk."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -52,7 +52,7 @@ class Writer:
             raise error
 
     def join(self) -> None:
-        """As `wait`, where another error is under way: what went wrong here adds nothing to it."""
+        """Like `wait`, but raises nothing: for use while another error is being handled."""
         with suppress(Exception):
             self.wait()
 

@@ -1,11 +1,12 @@
-"""The optimizer step: model, objective and AdamW on one device, or on several in step.
+"""The optimizer step: model, objective and AdamW, on one device or several that work together.
 
 `Engine.step` does not wait for a GPU: whether loss and gradient are finite decides on the device
-whether the update is applied, and what a log wants to know stays there until `harvest`.
+whether the update is applied, and what the log needs stays there until `harvest`.
 
-Paths, by measurement (benchmarks/README.md): on a GPU the forward pass of all K loops with the
-objective is compiled as one graph; on the CPU it runs eager, since a small run would be over before
-the compiler. Attention is torch's fused one on a GPU, our own on the CPU (`lm/attention.py`).
+Which code runs where was chosen by measurement (benchmarks/README.md): on a GPU the forward pass of
+all K loops with the objective is compiled as one graph; on the CPU it runs eager, since a small run
+would end before the compiler does. Attention is torch's fused one on a GPU, our own on the CPU
+(`lm/attention.py`).
 """
 
 import os
@@ -54,7 +55,7 @@ class Seen(NamedTuple):
 
 
 class Engine:
-    """A run's model and optimizer, and how a step is taken."""
+    """A run's model and optimizer, and its training step."""
 
     def __init__(
         self,

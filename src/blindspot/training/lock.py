@@ -1,4 +1,4 @@
-"""One trainer a run."""
+"""One trainer per run."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from blindspot.errors import LockedError
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Hold `folder/lock`; `LockedError` names the holder when another live process has it.
+    """Hold `folder/lock`; `LockedError` names the holder if another live process has it.
 
     A `BlindspotError` says that the folder can't be written, or that its file system has no locks.
     """

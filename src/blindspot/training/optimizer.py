@@ -1,8 +1,8 @@
 """AdamW, as torch's own fused function.
 
 Not as `torch.optim.AdamW`: its first use imports torch's whole compiler (2 s of a small run), and
-the function takes what the class hides: a flag on the device that skips a step, so that a gradient
-which is not finite needs no look from the host.
+the function accepts what the class hides: a flag on the device that skips a step, so that the host
+need not check whether a gradient is finite.
 """
 
 from collections.abc import Mapping, Sequence

@@ -19,7 +19,7 @@ except ImportError:  # not on Windows
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Bytes this process needed at most: of the GPU, or of the machine's memory."""
+    """Peak memory of this process in bytes: of the GPU, or of the machine."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 if resource else None

@@ -1,13 +1,14 @@
 """Several devices for one run: each rank trains on its share of the same global batch.
 
 Ranks hold equal weights, average their gradients and apply equal updates, so the number of devices
-is no part of a run's identity: the losses are those of one device, to rounding. That holds with
-dropout too, since a row's masks are its own wherever it is; but on GPUs, masks of attention weights
-come from the fused attention and differ by rank, and a run repeats for a given number of ranks.
+is not part of a run's identity: the losses equal those of one device, up to rounding. That holds
+with dropout too, since a row's masks do not depend on the rank it is on; but on GPUs, masks of
+attention weights come from the fused attention and differ by rank, and a run repeats for a given
+number of ranks.
 
 Ranks are started by `launch` on this machine, by srun, or by torchrun, and each is told so
-(`--ranks`): what else an environment says of ranks (an interactive Slurm step's, say) counts for
-nothing. Rank 0 alone writes.
+(`--ranks`): anything else that the environment says about ranks (in an interactive Slurm step, for
+example) is ignored. Only rank 0 writes.
 """
 
 import os
@@ -90,7 +91,7 @@ class World:
         return box[0]
 
     def max_over_ranks(self, number: int) -> int:
-        """The greatest of the ranks' small numbers, over a channel that leaves the device alone."""
+        """The maximum of a small number over ranks, sent without using the device."""
         if self.size == 1:
             return number
         import torch.distributed as dist
@@ -104,11 +105,11 @@ _control: Any = None
 
 
 def join(device: str, ranks: str = "none") -> World:
-    """The world that this process was started into; ranks meet here.
+    """Join the world that this process was started in; returns once all ranks are there.
 
     `ranks` says who started it as one of several: `env`, whoever set RANK, WORLD_SIZE and so on
-    for it (`launch`, torchrun); `slurm`, srun; `none`: nobody, whatever the environment holds.
-    Raises `BlindspotError` where the environment lacks what that needs.
+    for it (`launch`, torchrun); `slurm`, srun; `none`: nobody, whatever the environment contains.
+    Raises `BlindspotError` if the environment lacks a variable that this needs.
     """
     global _control
     environment = os.environ
@@ -160,9 +161,9 @@ def _first_host(nodes: str) -> str:
 
 
 def launch(ranks: int) -> int:
-    """Run this same command once a rank on this machine; returns the exit code of the run.
+    """Run this same command once per rank on this machine; returns the exit code of the run.
 
-    Signals go to all ranks. When a rank fails the others are ended, as they would wait for it.
+    Signals go to all ranks. When a rank fails, the others are stopped, as they would wait for it.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

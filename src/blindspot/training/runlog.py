@@ -1,7 +1,7 @@
-"""What a training run tells while it runs: lines at the terminal, a log file, TensorBoard events.
+"""What a training run reports as it runs: lines at the terminal, a log file, TensorBoard events.
 
-None of it is a result, and none of it may end a run: on a full disk, or where a pipe is broken, it
-is silent.
+None of it is a result, and none of it may end a run: on a full disk or a broken pipe it stays
+silent.
 """
 
 import json
@@ -27,7 +27,7 @@ LOG = "train.log"
 
 
 def say(name: str, state: Path, text: str, show: bool = True) -> None:
-    """Tell the person at the terminal, and the run's own log."""
+    """Write a line to the terminal and to the run's own log."""
     if show:
         with suppress(OSError, ValueError):  # a pipe that nobody reads, a stream that is closed
             print(f"{name}: {text}", file=sys.stderr, flush=True)
@@ -36,9 +36,9 @@ def say(name: str, state: Path, text: str, show: bool = True) -> None:
 
 
 def note(state: Path, **values: float) -> None:
-    """Keep how far the run is where `blindspot status` looks; numbers that are none are left out.
+    """Save the run's progress for `blindspot status`; NaN and infinite values are left out.
 
-    Whole or not at all, but not synced: after a power cut an older one would do.
+    Written completely or not at all, but not synced: after a power cut an older one is good enough.
     """
     known = {name: value for name, value in values.items() if math.isfinite(value)}
     text = json.dumps({"time": provenance.now()} | known)
@@ -49,7 +49,7 @@ def note(state: Path, **values: float) -> None:
 
 
 class Board:
-    """TensorBoard events of a run, where TensorBoard is installed."""
+    """TensorBoard events of a run, if TensorBoard is installed."""
 
     def __init__(self, writer: Any = None) -> None:
         self._writer = writer
@@ -70,7 +70,7 @@ class Board:
 
 @contextmanager
 def tensorboard(folder: Path, step: int) -> Iterator[Board]:
-    """Events in `folder` from `step` on; later ones are dropped, as they come again."""
+    """Events in `folder` from `step` on; later ones are dropped, as they are trained again."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         from torch.utils.tensorboard import SummaryWriter

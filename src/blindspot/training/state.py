@@ -1,4 +1,4 @@
-"""What earlier attempts left in a run's state folder, and whether it may be taken up."""
+"""What earlier attempts left in a run's state folder, and whether training can continue from it."""
 
 import shutil
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from blindspot.training.runlog import LOG, say
 
 @dataclass(frozen=True)
 class Found:
-    """Where an attempt begins; by default, at a run's very first."""
+    """Where an attempt begins; by default, at step 0."""
 
     #: What lies beside the weights of a run that was trained to its end.
     trained: dict[str, Any] | None = None
@@ -76,7 +76,7 @@ def _trained(job: Job, weights: Path) -> dict[str, Any]:
 
 
 def _require_own(job: Job, path: Path, meta: dict[str, Any]) -> None:
-    """Weights of another run, or of other tokens, are no beginning of this one."""
+    """Weights of another run, or of other tokens, cannot be continued as this one."""
     if meta["run"] != job.spec.hash:
         raise BlindspotError(
             f"{path}: belongs to run {meta['run']}, not to {job.spec.hash}; "

@@ -1,9 +1,8 @@
-"""Signals that ask a run to stop: noted from the first moment on, answered between two steps.
+"""Signals that ask a run to stop: noted from the start, acted on between two steps.
 
 Ctrl-C, SIGTERM, SIGHUP (the terminal was closed), and SIGUSR2 (Slurm, ahead of a limit or a
-preemption). `install` comes before the
-heavy imports, which take seconds: a signal in that time would otherwise end the process at once.
-Imports nothing but the standard library.
+preemption). `install` comes before the heavy imports, which take seconds: a signal in that time
+would otherwise end the process at once. Imports nothing but the standard library.
 """
 
 import signal
@@ -31,7 +30,7 @@ def install() -> None:
 
 @contextmanager
 def noted() -> Iterator[None]:
-    """Signals are only noted in here; those that came since `install`, if it was called, count."""
+    """Within this block signals are only noted, as are those since `install`, if it was called."""
     global _seen
     old = {number: signal.getsignal(number) for number in STOPS}
     if _note in old.values():

@@ -4,8 +4,8 @@ A run is a function of its specification: initialization, data order and dropout
 the seed and the step number alone, so a run that is interrupted anywhere and resumed ends, on the
 same machine and number of threads, with the same weights and trajectory to the bit.
 
-Resumable state lies in `state` (under work/); the result folder gets its files once, at the end,
-`run.json` last.
+Resumable state is kept in `state` (under work/). The files of the result folder are written once,
+at the end, `run.json` last.
 """
 
 import time
@@ -50,9 +50,9 @@ def total_steps(spec: RunSpec, windows: int) -> int:
 
 
 def train(job: Job) -> None:
-    """Train a run to its end, or go on with it; then write its results.
+    """Train a run, from the start or from where it was interrupted; then write its results.
 
-    SIGTERM, SIGUSR2, SIGHUP and Ctrl-C save its state and end it with `InterruptedRunError`.
+    On SIGTERM, SIGUSR2, SIGHUP and Ctrl-C it saves its state and raises `InterruptedRunError`.
     """
     torch.set_num_threads(job.threads)
     world = parallel.join(job.device, job.ranks)
@@ -73,14 +73,14 @@ def train(job: Job) -> None:
                 trainer.tracker.end()
                 trainer.writer.join()
         if world.is_main:
-            # Here, so that a kill just after the weights were written leaves nothing for good.
+            # Here, so that none stays forever after a kill just after the weights were written.
             checkpoint.prune(job.state, keep=0)
             outcome.publish(job, meta, world.size)
             (job.out / FAILED).unlink(missing_ok=True)
 
 
 class Trainer:
-    """One run, from where it was to its end."""
+    """One run, from its last checkpoint (or the start) to its end."""
 
     def __init__(self, job: Job, world: World | None = None, found: Found | None = None) -> None:
         self.job, self.spec, self.world = job, job.spec, world or World()
@@ -113,7 +113,7 @@ class Trainer:
         self.shown, self.numbers = 0.0, dict[str, float]()
 
     def _execution(self) -> Execution:
-        """As the job asks, but compiled or not as the run began: rounding differs."""
+        """As the job asks, but compiled only if the run began compiled, since rounding differs."""
         saved, asked = self.found.saved, self.job.execution
         began = self.world.broadcast([], saved.meta.get("compiled") if saved else None)
         if began is None:
@@ -145,7 +145,7 @@ class Trainer:
         self.tracker.start(
             self.job.name, self.spec, self.job.tracking, self.job.state, self.progress.rows
         )
-        # A monotonic clock: the wall's may be set back, or leap.
+        # A monotonic clock: the wall clock may be set back, or jump.
         started = last_save = time.monotonic()
         before, p, execution = self.progress.seconds, self.progress, self.job.execution
         if p.step == 0:
@@ -160,9 +160,9 @@ class Trainer:
                 look = self._logs(p.step + 1)
                 self.engine.step(ids, p.step, look)
                 p.step += 1
-                # Fetched while the device is at work.
+                # Fetched while the device is busy.
                 ids = self._ids(p.step)
-                # One look a step costs nothing on the CPU; on a GPU it would wait for the device.
+                # Checking each step costs nothing on the CPU; on a GPU it waits for the device.
                 if look or self.device.type == "cpu":
                     self._harvest()
                 now = time.monotonic()
@@ -192,7 +192,7 @@ class Trainer:
         return ids.pin_memory().to(self.device, non_blocking=True)
 
     def _compile(self, ids: Tensor) -> None:
-        """Compile the step ahead of the first one, so that no step's time holds it."""
+        """Compile the step ahead of the first one, so that no step's time includes it."""
         if not self.engine.compiled or self.progress.step == self.steps:
             return
         self._say("compiles its step, which may take minutes")
@@ -216,7 +216,7 @@ class Trainer:
         )
 
     def _resume(self) -> None:
-        """Take up the checkpoint that was found."""
+        """Continue from the checkpoint that was found."""
         saved, path = self.found.saved, self.found.path
         self.found = Found()  # its tensors are needed no longer
         if saved is not None and path is not None:
@@ -233,7 +233,7 @@ class Trainer:
         self._say(f"resumes at step {self.progress.step} of {self.steps}")
 
     def _harvest(self) -> None:
-        """Note which steps were left out; end the run where it has failed."""
+        """Note which steps were left out; end the run if it has failed."""
         skipped, failed = self.engine.harvest()
         self.progress.skipped += skipped
         for step in skipped:
