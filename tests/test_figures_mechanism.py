@@ -22,6 +22,7 @@ from blindspot.collect.collected import Collected
 from blindspot.config.study import Study
 from blindspot.publish import catalogue, figures, style
 from blindspot.publish.figures import interventions, mechanism, panels, scale, tails
+from blindspot.publish.figures.drawn import drawn as read_off
 from synthetic import PAPER
 from test_figures import visible
 
@@ -310,6 +311,14 @@ def test_a_direction_stands_where_it_is_seen_and_grows(made: Path):
                 and to_hex(line.get_color()).upper() == look.color
             ]
             assert (point.get_xdata()[0], point.get_ydata()[0]) == pytest.approx(expected)
+    numbers = read_off(drawn("spectrum", made).figure)
+    own = numbers[(numbers["row"] == 1) & (numbers["series"] == "perloop-raw")].iloc[0]
+    by = frame[frame["cell"] == "perloop-raw"].set_index(["direction", "seed"])["activity"]
+    logs = np.log(by["radial"] / by["random"])
+    half = 12.7062047 * logs.std(ddof=1) / math.sqrt(2)
+    ends = math.exp(logs.mean() - half), math.exp(logs.mean() + half)
+    assert (own["y"], own["low"], own["high"]) == pytest.approx((math.exp(logs.mean()), *ends))
+    assert len(numbers) == 5 * len(CELLS)
     assert axes[0, 0].get_xlim()[0] < 1e-10 and axes[1, 0].get_xlim()[0] > 1e-3
 
 

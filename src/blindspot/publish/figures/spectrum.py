@@ -1,5 +1,7 @@
 """Figure of blind directions: how much each is seen against how much a loop makes of it."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -76,8 +78,12 @@ def _points(ax: Axes, part: pd.DataFrame, style: dict[str, CellStyle]) -> None:
     for cell, look in style.items():
         for _, row in part[part["cell"] == cell].iterrows():
             at = _held(row[[x, y]])
-            for name, along in ((x, 0), (y, 1)):
-                ends = [at.copy(), at.copy()]
-                ends[0][along], ends[1][along] = _held(row[[f"{name}_low", f"{name}_high"]])
-                ax.plot(*np.transpose(ends), color=look.color, linewidth=0.7, alpha=0.6)
-            ax.plot(*at, **looks[cell], zorder=3)
+            bar: Any = {"fmt": "none", "color": look.color, "elinewidth": 0.7, "alpha": 0.6}
+            across, up = (
+                np.abs(_held(row[[f"{name}_low", f"{name}_high"]]) - value)[:, None]
+                for name, value in zip(RATIOS, at, strict=True)
+            )
+            if row["seeds"] > 1:
+                ax.errorbar(at[0], at[1], xerr=across, **bar)
+                ax.errorbar(at[0], at[1], yerr=up, label=cell, **bar)
+            ax.plot(*at, label=cell, zorder=3, **looks[cell])
