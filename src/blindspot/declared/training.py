@@ -12,7 +12,14 @@ if TYPE_CHECKING:
 
 def _trajectory(frame: "pd.DataFrame", at: Context) -> Iterator[str]:
     spec = at.spec
-    yield from gaps(frame, ["split", "step"], 0, at.loops)
+    random = spec.objective.random_loops
+    whole = frame[frame["split"] == "validation"] if random else frame
+    yield from gaps(whole, ["split", "step"], 0, at.loops)
+    if random:
+        # A step has the loops that were drawn for it.
+        for step, drawn in frame[frame["split"] == "train"].groupby("step"):
+            if sorted(drawn["k"]) != [*range(len(drawn))] or not 1 < len(drawn) <= at.loops + 1:
+                yield f"has k = {sorted(drawn['k'])} in step {step}, of 1 to {at.loops} loops"
     for split, every in (
         ("train", spec.training.log_every),
         ("validation", spec.training.validate_every),
@@ -27,7 +34,7 @@ def _trajectory(frame: "pd.DataFrame", at: Context) -> Iterator[str]:
     # A terminal cell's training step need not compute the losses of the earlier loops.
     scored = frame["k"] > 0
     if spec.objective.loss == "terminal":
-        scored &= (frame["split"] == "validation") | (frame["k"] == at.loops)
+        scored &= (frame["split"] == "validation") | ((frame["k"] == at.loops) & (not random))
     yield from not_above(frame[scored], ["ce"], 0)
     yield from not_above(frame[(frame["split"] == "train") & (frame["k"] == 0)], ["grad_norm"], 0)
 
