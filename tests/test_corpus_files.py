@@ -105,7 +105,7 @@ def test_linked_folders_are_followed_and_hidden_ones_left_out_and_said(tmp_path,
     ("link", "to", "message"),
     [
         ("many/deep/up", "many", r"deep/up: a link to a folder that it is in, .*many; take it out"),
-        ("many/gone", "nowhere", r"gone: a link to .*nowhere, which is not there; mend it or"),
+        ("many/gone", "nowhere", r"gone: a link to .*nowhere, which does not exist; repair it or"),
         ("many/again", "many/deep", r"deep/a\.txt and .*again/a\.txt are one file"),
         ("many/b.txt", "many/deep/a.txt", r"deep/a\.txt and .*many/b\.txt are one file"),
     ],
@@ -396,7 +396,7 @@ def test_without_network_the_ways_out_are_named(tmp_path):
     """E-06: the real call, offline and with an empty cache; nothing of it is made up."""
     program = (
         "import sys, pathlib; from blindspot.data import corpus\n"
-        "from blindspot.config.spec import HubCorpus\n"
+        "from blindspot.config.dataspec import HubCorpus\n"
         "spec = HubCorpus(kind='hub', name='Salesforce/wikitext', config='wikitext-103-raw-v1',"
         f" revision='{REVISION}')\n"
         "try: corpus.fetch(spec, pathlib.Path(sys.argv[1]))\n"

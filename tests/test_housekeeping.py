@@ -208,7 +208,7 @@ def test_nothing_is_deleted_while_a_study_file_is_unreadable(place: Path):
     folder = state(small, "0.1m/perloop-rms/seed42-00000000")
     known = users(small)
     assert list(known.broken) == ["studies/bad.yaml"]
-    with pytest.raises(BlindspotError, match=r"studies/bad\.yaml.*mend"):
+    with pytest.raises(BlindspotError, match=r"studies/bad\.yaml.*repair"):
         housekeeping.collect_garbage(small, known, results=False, delete=True)
     assert folder.exists()
     assert housekeeping.used(known, "0.1m/x/seed1-00000000").startswith("unknown")

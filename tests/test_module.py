@@ -81,5 +81,5 @@ def test_a_local_copy_serves_too_and_the_command_line_is_laid_over_the_config(tm
 
 def test_a_key_that_yaml_1_1_took_for_something_else_is_refused():
     assert from_module({"cells": {"a": None}}, {}) == {"cells": {"a": None}}
-    with pytest.raises(BlindspotError, match=r"config\.cells: key False is no text"):
+    with pytest.raises(BlindspotError, match=r"config\.cells: key False is not text"):
         from_module({"cells": yaml.safe_load("no: {loss: terminal}")}, {})

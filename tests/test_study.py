@@ -246,7 +246,7 @@ def test_settings_of_a_command_line_are_read_as_those_of_a_file():
     assert seeds == (7, 8)
     with pytest.raises(BlindspotError, match=r"model.loops.*true"):
         load(**command_line(["model={loops: true}"]))
-    with pytest.raises(BlindspotError, match=r"--config: key 'work' is there twice"):
+    with pytest.raises(BlindspotError, match=r"--config: key 'work' is given twice"):
         command_line(["work=a", "work=b"])
 
 
@@ -333,7 +333,7 @@ def test_paths_are_those_that_a_shell_would_make_and_that_is_said(monkeypatch, t
     [
         ({"work": "$NOT_SET_HERE/x"}, r"work: \$NOT_SET_HERE is not set here; .*NOT_SET_HERE/x"),
         ({"results": "${NOT_SET}"}, r"results: \$\{NOT_SET\} is not set here"),
-        ({"work": "~nobody-of-this-name/x"}, r"work: ~nobody-of-this-name is no user here"),
+        ({"work": "~nobody-of-this-name/x"}, r"work: ~nobody-of-this-name is not a user here"),
         (
             {"corpus": {"kind": "local", "train": "$NOT_SET", "validation": 0.1, "test": 0.1}},
             r"corpus\.train: \$NOT_SET is not set here; [^\n]*$",

@@ -312,7 +312,7 @@ ROWS = {
     "a measurement setting, weights gone": Row(
         both(setting, lose("work/runs")),
         None,
-        said=["6 impossible to measure", "Left out, since finished runs have no measurement"],
+        said=["6 impossible to measure", "Left out, because these finished runs lack measurements"],
     ),
     "a measurement's revision raised": Row(
         source("declared/norms.py", "revision=", "revision=7"),

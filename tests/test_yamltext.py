@@ -76,10 +76,10 @@ def test_what_is_laid_under_a_map_may_be_repeated_in_it():
         ("!!int '042'", "042 is not the same"),
         ("!!bool x", "'x' is neither true nor false"),
         ("!!timestamp x", "could not determine a constructor"),
-        ("!!float x", "'x' is no number"),
-        ("!!int x", "'x' is no whole number"),
-        ("? [a]\n: b", "can be no key"),
-        ("a: &a [*a]", r"\*a stands inside"),
+        ("!!float x", "'x' is not a number"),
+        ("!!int x", "'x' is not a whole number"),
+        ("? [a]\n: b", "can't be a key"),
+        ("a: &a [*a]", r"\*a is inside the value"),
         ("1" * 5000, "a number of 5000 characters"),
         ("[" * 3000, "nested too deeply"),
         ("a\n---\nb", "line 2: not valid YAML: .*single document"),
@@ -113,7 +113,7 @@ def test_json_is_read_as_json(value):
 
 def test_settings_as_json_are_refused_with_a_message():
     for text, said in (
-        ('{"a": 1, "a": 2}', "key 'a' is there twice"),
+        ('{"a": 1, "a": 2}', "key 'a' is given twice"),
         ('{"a": 042}', "not usable as JSON"),
         ("[1]", "expected keys with values"),
     ):
@@ -164,5 +164,5 @@ def test_config_is_given_once():
     """Snakemake would forget all but the last without a word."""
     refuse_second_config(["snakemake", "all", "--config", "a=1", "b=2"])
     for words in (["-C", "a=1", "--config", "b=2"], ["--config=a=1", "x", "--config=b=2"]):
-        with pytest.raises(BlindspotError, match="--config is there twice"):
+        with pytest.raises(BlindspotError, match="--config is given twice"):
             refuse_second_config(["snakemake", *words])

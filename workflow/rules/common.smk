@@ -62,7 +62,7 @@ except BlindspotError as error:
 # file that says that all are there is untrue (measure/migrate.py).
 if call.is_main:
     if count := migrate(study):
-        logger.info(f"{count} measurements of before are taken up")
+        logger.info(f"{count} measurements of an earlier version are reused")
     retract(study)
 
 # These decide what is made and where, never what it is: nothing is stale because they changed.

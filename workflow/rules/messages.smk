@@ -57,7 +57,7 @@ def plan() -> None:
             logger.info(overview.ahead(study, CPUS, call.named("status")))
     if lost:
         logger.warning(
-            f"Left out, since finished runs have no measurement with today's settings and their "
+            f"Left out, because these finished runs lack measurements with today's settings and their "
             f"weights are gone: {some(lost)}. To train and measure them again: --config "
             f"reuse=false, or 'reuse={{{RUNS[lost[0]].cell}: false}}' for the runs of a cell"
         )
@@ -71,7 +71,7 @@ def hold() -> None:
         HELD.append(locks.take(LOCK))
     except LockedError as error:
         refuse(
-            f"study {study.config.study} is worked on already, by {error}. It is not disturbed. "
+            f"study {study.config.study} is worked on already, by {error}. Nothing was changed. "
             f"Wait for it, or stop it there (Ctrl-C), and type the same command again. To look: "
             f"snakemake status, or snakemake -n with the same study"
         )

@@ -38,5 +38,5 @@ def peak(device: str, precision: str = "bf16") -> float | None:
 def listed(device: str) -> str:
     """`device` itself; raises `ValueError` where the table does not have it."""
     if known(device) is None:
-        raise ValueError(f"no peak is known of {device!r}; there is {', '.join(PEAKS)}")
+        raise ValueError(f"the peak of {device!r} is not known; use one of {', '.join(PEAKS)}")
     return device

@@ -28,7 +28,7 @@ def expanded(path: str) -> str:
     if unset := re.search(r"\$(?:\w+|\{[^}]*\})", found):
         raise ValueError(f"{unset[0]} is not set here; set it, or write the path out")
     if found.startswith("~"):
-        raise ValueError(f"{found.partition('/')[0]} is no user here; write the path out")
+        raise ValueError(f"{found.partition('/')[0]} is not a user here; write out the path")
     return found
 
 
@@ -83,7 +83,7 @@ def _enter(folder: Path, above: tuple[Path, ...], found: Listing) -> None:
             _enter(path, (*above, real), found)
         elif is_link and not path.exists():
             raise BlindspotError(
-                f"{path}: a link to {path.readlink()}, which is not there; mend it or take it out"
+                f"{path}: a link to {path.readlink()}, which does not exist; repair it or remove it"
             )
         elif wanted:
             found.files.append(path)

@@ -21,8 +21,9 @@ def _refuse_other_keys(config: Mapping[Any, Any], where: str) -> None:
     for key, value in config.items():
         if not isinstance(key, str):
             raise BlindspotError(
-                f"{where}: key {key!r} is no text to Snakemake, which has read this file; write "
-                f"it in quotes, in the config of the workflow that uses blindspot as a module"
+                f"{where}: key {key!r} is not text to Snakemake, which reads this file as YAML "
+                f"1.1; write it in quotes, in the config of the workflow that uses blindspot as a "
+                f"module"
             )
         if isinstance(value, Mapping):
             _refuse_other_keys(value, f"{where}.{key}")

@@ -2,7 +2,7 @@
 
 A study file says what differs from the base file, `config.yaml`. Maps merge key by key, except
 `cells`, `sizes`, `claims`, `corpus`, `tokenizer` and `grid.seeds`: a study that names them means
-exactly those. Of the first three, a name with nothing behind it stands for the base's definition.
+exactly those. Of the first three, a name without settings stands for the base's definition.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -70,7 +70,7 @@ class Grid(Settings):
 
 
 class Forecast(Settings):
-    """What `blindspot forecast` reckons with."""
+    """What `blindspot forecast` calculates with."""
 
     #: The GPU that hours are for, by a word of its name (config/devices.py). Without: the one that
     #: runs were recorded on, else an H200.
@@ -397,7 +397,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
             missing = [name for name, member in value.items() if member is None and name not in old]
             if missing:
                 raise BlindspotError(
-                    f"{key}.{missing[0]}: nothing behind it, and the base config defines only "
+                    f"{key}.{missing[0]}: it has no settings, and the base config defines only "
                     f"{', '.join(map(str, old))}; define it, or use one of these names"
                 )
             merged[key] = {name: old[name] if m is None else m for name, m in value.items()}

@@ -75,7 +75,7 @@ def expanded(config: "Config") -> "Config":
         for point in points(config, sweep):
             if cells.setdefault(point.name, point.cell) != point.cell:
                 raise ValueError(
-                    f"sweeps.{sweep}: cell {point.name} is there with other settings; rename one"
+                    f"sweeps.{sweep}: cell {point.name} exists with other settings; rename one"
                 )
     # Validated again: a swept value may be refused beside the study's other settings.
     return type(config).model_validate(config.model_dump() | {"cells": cells})

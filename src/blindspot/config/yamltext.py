@@ -4,7 +4,7 @@ PyYAML reads YAML 1.1, in which `042` is 34, `1:30` is 90, `no` is false, and th
 keys wins. Any of these would be another experiment without a word. Here
 
 - a key is the text that stands there, so a cell may be called `no`, `null` or `1e5`;
-- a key that is there twice, at any depth, is refused with both lines;
+- a key that is given twice, at any depth, is refused with both lines;
 - `yes`, `no`, `on` and `off` are text, `3e-4` is a number;
 - a number that the versions of YAML read differently (`042`, `1_000`, `1:30`, `0b11`) is refused.
 
@@ -57,7 +57,7 @@ class _Loader(yaml.SafeLoader):
             event = self.peek_event()
             named = self.anchors.get(event.anchor)
             if named is not None and named.end_mark is None:
-                raise _fault(event, f"*{event.anchor} stands inside of what it names")
+                raise _fault(event, f"*{event.anchor} is inside the value that it names")
         return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
@@ -66,7 +66,7 @@ class _Loader(yaml.SafeLoader):
         lines: dict[str, int] = {}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise _fault(key, "a list or a map can be no key")
+                raise _fault(key, "a list or a map can't be a key")
             if key.tag == _TAG + "merge":
                 continue
             if key.value in lines:
@@ -94,7 +94,7 @@ class _Loader(yaml.SafeLoader):
         try:
             return int(text, 0)
         except ValueError:  # `!!int` before something else
-            raise _fault(node, f"{text!r} is no whole number") from None
+            raise _fault(node, f"{text!r} is not a whole number") from None
 
     def truth(self, node: yaml.ScalarNode) -> bool:
         text = str(self.construct_scalar(node))
@@ -109,7 +109,7 @@ class _Loader(yaml.SafeLoader):
         try:
             return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
         except ValueError:
-            raise _fault(node, f"{text!r} is no number") from None
+            raise _fault(node, f"{text!r} is not a number") from None
 
 
 for _name, _pattern, _begin in _SCALARS:
@@ -170,15 +170,15 @@ def command_line(entries: Sequence[str]) -> dict[str, Any]:
     for entry in entries:
         key, equals, text = entry.partition("=")
         if not equals:
-            raise BlindspotError(f"--config: {entry!r} is no KEY=VALUE")
+            raise BlindspotError(f"--config: {entry!r} is not KEY=VALUE")
         if key in values:
-            raise BlindspotError(f"--config: key {key!r} is there twice; keep one of them")
+            raise BlindspotError(f"--config: key {key!r} is given twice; keep one of them")
         values[key] = parse(text, f"--config {key}")
     return values
 
 
 def from_json(text: str, where: str) -> dict[str, Any]:
-    """The settings of an `--override`, which is JSON; a key that is there twice is refused."""
+    """The settings of an `--override`, which is JSON; a key that is given twice is refused."""
     try:
         values = json.loads(text, object_pairs_hook=_once)
     except ValueError as error:
@@ -192,6 +192,6 @@ def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"key {key!r} is there twice")
+            raise ValueError(f"key {key!r} is given twice")
         found[key] = value
     return found

@@ -352,7 +352,7 @@ def examine(doctor: Doctor) -> None:
         print(finding, flush=True)
     wrong = sum(bool(finding.advice) for finding in findings)
     if wrong:
-        raise BlindspotError(f"{wrong} of {len(findings)} checks ask for a change; see FIX above")
+        raise BlindspotError(f"{wrong} of {len(findings)} checks need a change; see FIX above")
     print("This cluster is ready: snakemake --profile slurm all")
 
 

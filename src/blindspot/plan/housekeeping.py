@@ -264,8 +264,8 @@ def collect_garbage(study: Study, known: Users, results: bool, delete: bool) -> 
     if delete and known.broken:
         listed = "; ".join(f"{path} ({why})" for path, why in known.broken.items())
         raise BlindspotError(
-            f"nothing was deleted: what these study files use can't be told: {listed}; mend them, "
-            f"or move them out of studies/"
+            f"nothing was deleted: it is not known what these study files use: {listed}; repair "
+            f"them, or move them out of studies/"
         )
     done = "Deleted" if delete else "Would be deleted"
     shown = show.table(("What", "Size", "Path", done), ("Size",), ("Path", done))

@@ -40,8 +40,8 @@ def refuse_second_config(words: Sequence[str]) -> None:
     given = [w for w in words if w in ("--config", "-C") or w.startswith("--config=")]
     if len(given) > 1:
         raise BlindspotError(
-            "--config is there twice, and Snakemake would take the last alone; give it once, with "
-            "all keys behind it: --config KEY=VALUE KEY=VALUE"
+            "--config is given twice, and Snakemake would use only the last; give it once, with "
+            "all keys after it: --config KEY=VALUE KEY=VALUE"
         )
 
 
@@ -55,7 +55,7 @@ def refuse_unwritable(folder: Path) -> None:
             raise BlindspotError(
                 f"{place.resolve()}: belongs to {_owner(place)}, and you may not write there. "
                 f"Snakemake keeps its notes in it, for a dry run too. Use a clone of your own; the "
-                f"`results` and `work` of the config may lead to these here, to read what is there"
+                f"`results` and `work` of the config may point to the folders here, to read them"
             )
 
 
