@@ -236,6 +236,12 @@ def test_files(toy: Path, tmp_path: Path, name: str):
         assert secret.encode() not in pdf + png
     assert len(png) < 400_000
     assert int.from_bytes(png[16:20]) == style.DPI * style.WIDTH
+    # Its numbers are of cells alone: of each that the legend names, and none of a guide.
+    series = {
+        str(name).partition(":")[0].partition(",")[0] for name in drawn_numbers(figure)["series"]
+    }
+    named = {text.get_text() for legend in figure.legends for text in legend.get_texts()}
+    assert series == named & set(CELLS) and series
     # No label lies on another, and none is cut off.
     boxes = [(text.get_text(), text.get_window_extent().padded(-1)) for text in visible(figure)]
     assert len(boxes) > 20
