@@ -13,9 +13,13 @@ import synthetic
 from blindspot import declared
 from blindspot.collect.collect import collect
 from blindspot.collect.collected import read_csv
+from blindspot.config.spec import RunSpec
 from blindspot.declared import tables as declared_tables
 from blindspot.declared.columns import Column, Context, File, integer, real, word
+from blindspot.declared.training import TRAJECTORY
 from blindspot.publish import columns, tables
+from blindspot.training.train import train
+from training import toy_job, toy_tokens
 
 ROOT = Path(__file__).parent.parent
 
@@ -125,3 +129,20 @@ def test_deeper_loops_may_follow_and_words_may_be_some_of_those_known(tmp_path: 
     some = Column("w", "str", "a word", values=("a", "b"), every=False)
     assert list(some.faults(pd.DataFrame({"w": ["a", "a"]}))) == []
     assert list(some.faults(pd.DataFrame({"w": ["a", "c"]}))) != []
+
+
+@pytest.mark.parametrize("loss", ["per-loop", "terminal"])
+def test_the_log_of_a_run_that_draws_its_loops(tmp_path: Path, loss: str):
+    """A step has as many rows as it had loops; a gap among them is still a fault."""
+    job = toy_job(toy_tokens(tmp_path), tmp_path, log_every=1)
+    spec = job.spec.model_dump() | {"objective": {"loss": loss, "random_loops": True}}
+    job.spec = RunSpec.model_validate(spec)
+    train(job)
+    log = pd.read_csv(job.out / "trajectory.csv")
+    at = Context(job.spec, 24)
+    depths = log[log["split"] == "train"].groupby("step")["k"].max()
+    assert set(depths) == set(range(1, job.spec.model.loops + 1))
+    assert list(TRAJECTORY.faults(log, at)) == []
+    deep = depths.idxmax()
+    gone = (log["split"] == "train") & (log["step"] == deep) & (log["k"] == 1)
+    assert any(f"in step {deep}" in fault for fault in TRAJECTORY.faults(log[~gone], at))
