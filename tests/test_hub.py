@@ -248,7 +248,7 @@ def test_a_tokenizer_by_name_and_then_from_the_cache(tmp_path):
     made = others(repo, "gpt2")
     program = (
         "import sys, pathlib; from blindspot.data import tokenizer\n"
-        "from blindspot.config.spec import HubTokenizer\n"
+        "from blindspot.config.dataspec import HubTokenizer\n"
         "for revision in sys.argv[1:]:\n"
         "    spec = HubTokenizer(kind='hub', name='some/model', revision=revision, vocab_size=9)\n"
         "    try: tokenizer.fetch(spec, pathlib.Path('out', revision)); print('ok')\n"

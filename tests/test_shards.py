@@ -157,7 +157,7 @@ def test_a_killed_process_too(tmp_path):
     program = (
         "import sys, pathlib, time; from blindspot.data import shards\n"
         "from blindspot.data.tokens import build\n"
-        "from blindspot.config.spec import DataSpec\n"
+        "from blindspot.config.dataspec import DataSpec\n"
         "write = shards.write_shard\n"
         "def slow(*a, **k):\n"
         "    r = write(*a, **k); time.sleep(float(sys.argv[4])); return r\n"
