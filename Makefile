@@ -14,7 +14,7 @@ help:
 	@echo "make demo   the complete small study on this machine: every table and figure, and a report"
 	@echo "make test   all tests"
 	@echo "make test-fast   what takes a minute and a half of them"
-	@echo "make test-slow   what needs transformers or a browser (the audit of others' models, its page)"
+	@echo "make test-slow   what needs transformers, a browser or a minute (the audit of others' models, its page)"
 	@echo "make test-slurm   the executor against a real Slurm (needs root; installs Debian's packages)"
 	@echo "make bench  benchmarks of this machine into benchmarks/ (20 minutes; leave it alone)"
 	@echo "make env    the environment alone, in $(VENV)/"

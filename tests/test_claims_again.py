@@ -80,8 +80,9 @@ def test_verdicts_follow_from_the_files_by_plain_numpy(few: Path):
     assert {"supported", "contradicted", "inconclusive"} <= verdicts
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize(
-    "files", [["small"], pytest.param(["small", "small-common"], marks=pytest.mark.extra)]
+    "files", [["small"], ["small", "small-common"]]
 )
 def test_a_committed_study_follows_from_its_files(tmp_path: Path, files: list[str]):
     """Collected from the runs in results/, recomputed, and what was published is that."""

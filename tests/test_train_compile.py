@@ -49,7 +49,7 @@ def stop_after(monkeypatch, step):
 SMALLEST = {"layers": 1, "loops": 1, "d_model": 8, "heads": 1}
 
 
-@pytest.mark.slow  # the compiler takes half a minute
+@pytest.mark.extra  # the compiler takes half a minute
 def test_a_training_that_is_really_compiled_ends_and_is_timed_apart(tokens, tmp_path):
     """The compiler itself, with nothing in its cache: its idle threads keep no process alive, and a
     signal ends one. Steps are timed without the compiler."""

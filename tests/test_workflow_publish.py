@@ -45,6 +45,7 @@ def bare(study, where):
     return results, {"PYTHONPATH": str(where / "hook")}
 
 
+@pytest.mark.extra
 def test_every_table_and_figure_is_redrawn_byte_for_byte_without_torch(tmp_path, tmp_path_factory):
     study = finished(tmp_path_factory)[0]
     results, env = bare(study, tmp_path)
