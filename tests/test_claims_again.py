@@ -81,9 +81,7 @@ def test_verdicts_follow_from_the_files_by_plain_numpy(few: Path):
 
 
 @pytest.mark.extra
-@pytest.mark.parametrize(
-    "files", [["small"], ["small", "small-common"]]
-)
+@pytest.mark.parametrize("files", [["small"], ["small", "small-common"]])
 def test_a_committed_study_follows_from_its_files(tmp_path: Path, files: list[str]):
     """Collected from the runs in results/, recomputed, and what was published is that."""
     root = synthetic.ROOT
