@@ -375,3 +375,29 @@ def test_points_without_lines_are_told_apart_without_colour_and_dash(long_names:
     marks = panels.marks(every)
     kinds = {(m["marker"], m["fillstyle"], m["markerfacecolor"] == "white") for m in marks.values()}
     assert len(kinds) == len(every) == 22
+
+
+def test_a_long_legend_makes_the_figure_higher_and_is_drawn_over_nothing(
+    tmp_path: Path, made: Path
+):
+    """Thirty cells: the panels keep the height that they have with three, or nearly."""
+    names = [f"perloop-rms-cell{i}" for i in range(30)]
+    study = synthetic.make_study(tmp_path, ["44m"], ["perloop-rms"], [42, 101], steps=400)
+    values = study.config.model_dump()
+    values["cells"] = {
+        name: {"loss": "per-loop", "readout": "rms", "training": {"learning_rate": 1e-4 * (i + 1)}}
+        for i, name in enumerate(names)
+    }
+    study = Study.of(values)
+    ppl, norm = (dict.fromkeys(names, of["perloop-rms"]) for of in (PAPER.ppl, PAPER.norm))
+    synthetic.write(study, replace(PAPER, ppl=ppl, norm=norm))
+    collect(study, tmp_path / "collected")
+    heights = []
+    for folder in (made, tmp_path / "collected"):
+        figure = drawn("norm-over-training", folder).figure
+        with style.theme():
+            figure.canvas.draw()
+        axes = figure.axes[0].get_window_extent()
+        assert figure.legends[0].get_window_extent().y1 < axes.y0
+        heights.append(axes.height)
+    assert heights[1] > 0.6 * heights[0]

@@ -57,6 +57,12 @@ class Panels:
         # As many columns as have room: names may be long.
         while columns > 1 and _width(handles, columns, spacing) > 72 * self.figure.get_figwidth():
             columns -= 1
+        # Panels have room for some rows below them; more would be drawn over them.
+        rows = -(-len(handles) // columns)
+        line = mpl.rcParams["legend.labelspacing"] + 1
+        size = FontProperties(size=mpl.rcParams["legend.fontsize"]).get_size_in_points()
+        more = max(0, rows - ROWS) * line * size / 72
+        self.figure.set_figheight(self.figure.get_figheight() + more)
         self.figure.legend(
             handles=handles,
             loc="outside lower center",
@@ -78,6 +84,8 @@ def _width(handles: Sequence[Line2D], columns: int, spacing: float) -> float:
     return float(size * (ems + 2 * (rc["legend.borderpad"] + rc["legend.borderaxespad"])))
 
 
+#: Rows of a legend that a figure has room for as it is.
+ROWS = 6
 #: Fills of markers, besides the cell's own.
 FILLS = ("full", "none", "left", "bottom", "right", "top")
 
@@ -196,6 +204,8 @@ def key(label: str, **look: Any) -> Line2D:
 
 
 def _shifts(style: dict[str, CellStyle], dodge: float) -> dict[str, float]:
+    # Many cells stand closer, so that those of one depth stay apart from those of the next.
+    dodge = min(dodge, 0.8 / max(1, len(style) - 1))
     return {cell: dodge * (i - (len(style) - 1) / 2) for i, cell in enumerate(style)}
 
 
