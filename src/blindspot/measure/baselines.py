@@ -1,8 +1,8 @@
-"""What predictors that read no context score: the least that a perplexity must be held against.
+"""The scores of predictors that read no context: the minimum that any perplexity must beat.
 
-    uniform     every id of the vocabulary of V is as likely: ln V
-    unigram     an id is as likely as it is frequent among the tokens of the training split, counts
-                smoothed by one: p(i) = (count_i + 1) / (N + V)
+    uniform     all V ids of the vocabulary are equally likely: ln V
+    unigram     an id is as likely as it is frequent among the tokens of the training split, with
+                add-one smoothing: p(i) = (count_i + 1) / (N + V)
 
 Targets are those of protocol `full` (exits.py): each token of the split once.
 """
@@ -35,12 +35,12 @@ def measure(subject: Subject) -> dict[str, list[Row]]:
 
 
 def targets(counts: NDArray[np.int64], stream: NDArray[np.unsignedinteger]) -> NDArray[np.int64]:
-    """How often each id of a stream is a target: all but the first, the start token."""
+    """How often each id of a stream is a target. The first token (the start token) is none."""
     found = counts.copy()
     found[int(stream[0])] -= 1
     return found
 
 
 def unigram(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Nats that each id costs where `counts` (V,) were seen, smoothed by one."""
+    """The cost of each id in nats: -ln p under add-one smoothing of `counts` (V,)."""
     return np.log(counts.sum() + len(counts)) - np.log(counts + 1.0)

@@ -1,10 +1,10 @@
 """Does the scale matter to what is predicted? Interventions on the norm while the loops run.
 
-    norm       after each loop k > 1 a token's state is scaled to the norm it had after loop 1
-    radial     of each update of loops k > 1, the part along the state before it is removed
+    norm       after each loop k > 1, a token's state is scaled back to its norm after loop 1
+    radial     from each update of loops k > 1, the part parallel to the incoming state is removed
 
-Directions are left to the model; the next loop works on the changed state. Depth 1 is untouched by
-both, so its change is 0.
+Directions are left to the model. The next loop works on the changed state. Neither intervention
+touches depth 1, so its change is 0.
 """
 
 import math
@@ -32,7 +32,7 @@ def clamp_norm(before: Tensor, state: Tensor, k: int) -> Tensor:
 
 
 def remove_radial(before: Tensor, state: Tensor, k: int) -> Tensor:
-    """H_{k-1} and the part of loop k's update that is orthogonal to it, for k > 1."""
+    """H_{k-1} plus only the part of loop k's update that is orthogonal to it, for k > 1."""
     if k == 1:
         return state
     u = before / torch.linalg.vector_norm(before, dim=-1, keepdim=True)

@@ -1,9 +1,9 @@
-"""Do all tokens share one direction? Of u_k = H_k / |H_k| over tokens of the validation split:
+"""Do all tokens share one direction? Two numbers from u_k = H_k / |H_k| over validation tokens:
 
     shared direction    |mean u|^2
     effective rank      exp(-sum p log p), p the eigenvalues of the mean of u u^T, which sum to 1
 
-In float64, from states in float32.
+Computed in float64 from float32 states.
 """
 
 import numpy as np
@@ -45,6 +45,6 @@ def shared(mean: Tensor) -> float:
 def effective_rank(second: NDArray[np.float64]) -> float:
     """exp of the entropy of the eigenvalues of mean u u^T (d, d), whose trace is 1."""
     found = np.linalg.eigvalsh(second)
-    # Rounding leaves tiny ones on either side of zero.
+    # Rounding leaves tiny positive or negative eigenvalues where the true ones are zero.
     p = found[found > 1e-15] / found[found > 1e-15].sum()
     return max(1.0, float(np.exp(-(p * np.log(p)).sum())))

@@ -1,13 +1,15 @@
-"""Cross-entropy at every exit: K depths and some beyond, all read from one pass over a window.
+"""Cross-entropy at every exit: depths 1..K and some beyond, all from one forward pass per window.
 
-Three protocols (docs/perplexity.md); a window that several have in common is read once:
+There are three protocols (docs/perplexity.md). A window that several of them use is read once:
 
-    full             windows of the training context that advance by `length - min_context`; one
-                     scores only the targets that no earlier one scored, so each target counts
-                     once, and each (but at the start) sees at least `min_context` tokens
-    paper            the windows of training, in order; every target of every window counts, with
-                     as little as one token of context, inner ones length / stride times
-    release-figure   the first 20 x 8 windows that do not overlap; every target of each counts
+    full             windows of the training context that advance by `length - min_context`. Each
+                     window scores only the targets that no earlier window scored, so each target
+                     counts once. Except at the start of the text, each target has at least
+                     `min_context` tokens of context
+    paper            the windows of training, in order. Every target of every window counts, even
+                     with one token of context; targets away from both ends of the text count
+                     length / stride times
+    release-figure   the first 20 x 8 windows that do not overlap; every target counts
 """
 
 import math
@@ -30,7 +32,8 @@ RELEASE_WINDOWS = 20 * 8
 
 
 class Size(NamedTuple):
-    """Counts of a scored text; a count of 0 words or bytes leaves what is made of it empty."""
+    """Counts of a scored text. Where words or bytes are 0, the columns derived from that count
+    stay empty."""
 
     tokens: int
     words: int
@@ -40,7 +43,7 @@ class Size(NamedTuple):
 
 
 def measure(subject: Subject) -> dict[str, list[Row]]:
-    """`exits.csv` of validation and test."""
+    """The rows of `exits.csv`, for validation and test."""
     settings, loops = subject.settings, subject.loops
     depths = sorted({*range(1, loops + 1), *(k for k in settings.depths_beyond if k > loops)})
     rows: list[Row] = []
@@ -58,10 +61,11 @@ def measure(subject: Subject) -> dict[str, list[Row]]:
 
 
 class Plan(NamedTuple):
-    """Windows in the order of their starts; each is read once, whatever protocols count it.
+    """Windows in the order of their starts. Each is read once, however many protocols use it.
 
-    A window reads ids start .. start + length - 1 and predicts the ids one further. Of each
-    protocol: the first target in a window that counts, `length` where none does; shape (n,).
+    A window reads ids start .. start + length - 1 and predicts the ids one position later. `first`
+    has, for each protocol, the position in each window of the first target that counts, or
+    `length` where none does; shape (n,).
     """
 
     length: int
@@ -90,7 +94,7 @@ def plan_of(tokens: int, windows: Windows, min_context: int) -> Plan:
 def nll_by_depth(
     subject: Subject, stream: NDArray[np.unsignedinteger], plan: Plan, depths: list[int]
 ) -> dict[str, NDArray[np.float64]]:
-    """Sums of NLL (nats) by protocol, shape (depths,)."""
+    """For each protocol, the sums of NLL (nats) at each depth, shape (depths,)."""
     sums = {name: np.zeros(len(depths)) for name in plan.first}
     windows = np.asarray(stream[plan.starts[:, None] + np.arange(plan.length + 1)], dtype=np.int64)
     at, done = np.arange(plan.length), 0
@@ -111,7 +115,8 @@ def nll_by_depth(
 
 
 def size_of(tokens: Tokens, split: str, plan: Plan, protocol: str) -> Size:
-    """What a protocol counts of a split, each target as often as it is scored."""
+    """The tokens, words and bytes of a split under a protocol. A target that is scored several
+    times counts as often."""
     counts, stream, spans = tokens.counts(split), tokens.split(split), tokens.spans(split)
     unk = tokens.meta["unk"]
     parts = np.zeros((len(stream) + 1, 3), dtype=np.int64)
@@ -131,7 +136,8 @@ def size_of(tokens: Tokens, split: str, plan: Plan, protocol: str) -> Size:
 
 
 def _line_ends(tokens: Tokens, counts: Mapping[str, Any]) -> int:
-    """Line ends that count as words: WikiText's literature has one token a line for its end."""
+    """Line ends that count as words: published WikiText results count one end-of-line token for
+    each line."""
     corpus = tokens.meta["data"]["corpus"]
     return int(counts.get("rows", 0)) if corpus.get("name") == "Salesforce/wikitext" else 0
 

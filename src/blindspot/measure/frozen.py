@@ -1,8 +1,8 @@
-"""A forward pass in which tokens stop early: what is frozen is not computed again.
+"""A forward pass in which tokens stop early. A token that has stopped is not computed again.
 
-After each loop k < K a decision is taken for every token that is still active. One that stops keeps
-the state it has: in all later loops its state, in every layer, is that state, later tokens attend
-to it there, and nothing of the token is computed but its keys and values, once.
+After each loop k < K, a decision is made for every token that is still active. A token that stops
+keeps its state: in all later loops, every layer sees that same state, and later tokens attend to
+it. Only the keys and values of a stopped token are still computed, once per layer.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,8 +29,9 @@ class Halted(NamedTuple):
 def run(model: LoopedLM, tokens: Tensor, decide: Decide, dense: bool = True) -> Halted:
     """Loop until every token has stopped, at K at the latest; `model` is in evaluation mode.
 
-    As long as no token has stopped a loop is `model.loop` itself, so "never" is the plain pass bit
-    for bit. `dense=False` computes such loops token by token as well (for tests).
+    As long as no token has stopped, a loop is `model.loop` itself. So if no token ever stops, the
+    result is bit for bit that of a plain pass. With `dense=False` these loops use the code for
+    single tokens, too (for tests).
     """
     K = model.spec.loops
     state = model.embed(tokens)
@@ -46,13 +47,13 @@ def run(model: LoopedLM, tokens: Tensor, decide: Decide, dense: bool = True) -> 
             state = _loop(model, state, active, kept, k, start)
         if k == 1:
             start = start.after(state)
-        # At depth K the logits are only the answer of those that are left.
+        # At depth K nothing is left to decide; every token that is still active is read here.
         logits = model.logits(state[active], k)
         if k == K:
             break
         stops = decide(logits)
         depth[active] = torch.where(stops, k, depth[active])
-        # masked_scatter, not indexing: one pass, and no copy of the indices to the host.
+        # masked_scatter instead of indexing: one pass, and no indices are copied to the host.
         active = active.masked_scatter(active, ~stops)
         left = int(active.sum())
         whole = left == active.numel()
@@ -75,11 +76,12 @@ class Kept:
 def _loop(
     model: LoopedLM, state: Tensor, active: Tensor, kept: Kept, k: int, start: Start
 ) -> Tensor:
-    """H_k where `active` (B, T), the state as it was elsewhere: (B, T, d)."""
+    """H_k where `active` (B, T) is true, the unchanged state elsewhere: (B, T, d)."""
     given = model.entering(state, k, start)
     fresh = ~active & ~kept.final
     row, place = active.nonzero(as_tuple=True)
-    # Active tokens of each sequence, moved together: (B, A), A the most that one sequence has.
+    # The active tokens of each sequence, packed to the front: (B, A), where A is the largest
+    # number of active tokens in any sequence.
     slot = (active.cumsum(1) - 1)[active]
     widest = int(active.sum(1).max())
     positions = active.new_zeros(len(active), widest, dtype=torch.int64)

@@ -1,16 +1,17 @@
-"""What the loss says of a state's scale: gradients with respect to H_k, split along H_k.
+"""What the loss says about a state's scale: gradients with respect to H_k, split along H_k.
 
-Per token, g is the gradient of the training objective with respect to H_k, times the number of
-tokens, so that a token's own loss has weight 1 / (supervised depths). Parts that are kept apart:
+For each token, g is the gradient of the training objective with respect to H_k, times the number of
+tokens, so that a token's own loss has weight 1 / (supervised depths). Its parts are kept apart:
 
     source   ce        the cross-entropies
              penalty   the norm penalty
     path     immediate    of depth k itself: its own readout and loss (the visibility lemma's case)
              recurrence   of all trained losses at depths > k, through the loops after k
 
-With a scale-invariant readout the immediate ce is blind to the scale, in penalty cells too: there
-it is the penalty that sees it. The immediate ce is measured at depths without a loss of their own
-as well (terminal cells; `trained` is false there, and its weight 1): it is the readout's property.
+With a scale-invariant readout, the immediate ce does not see the scale. This holds in cells with a
+penalty, too: there only the penalty sees it. The immediate ce is also measured at depths without a
+loss of their own (in terminal cells; `trained` is false there, and the weight is 1), because it is
+a property of the readout.
 """
 
 import math
@@ -40,7 +41,8 @@ Numbers = NDArray[np.float64]
 
 
 class Split(NamedTuple):
-    """A gradient g against its state H, per token, each (N,), in the gradient's own precision."""
+    """A gradient g compared with its state H, per token; each field has shape (N,) and the
+    gradient's own precision."""
 
     cos: Tensor
     radial: Tensor
@@ -53,7 +55,7 @@ def measure(subject: Subject) -> dict[str, list[Row]]:
     objective, eps = subject.spec.objective, subject.spec.model.norm_eps
     found: dict[tuple[str, Key], list[Split]] = defaultdict(list)
     buckets: dict[int, list[Numbers]] = defaultdict(list)
-    # The graph of a loop in float64 takes tens of megabytes a thousand tokens and layer.
+    # The graph of a loop in float64 takes tens of megabytes per thousand tokens and layer.
     for inputs, targets in subject.chunks(rows, CHUNK):
         for dtype, model in (("float64", subject.double), ("float32", subject.model)):
             with torch.no_grad():
@@ -91,8 +93,9 @@ def gradients(
 ) -> Iterator[tuple[Key, Tensor]]:
     """Each part of the objective's gradient with respect to H_1..H_K, from the last loop back.
 
-    `states` are H_0..H_K of one pass, targets (B, T); gradients have the states' shape. What comes
-    through the recurrence is carried back one loop at a time, so one loop's graph is held at most.
+    `states` are H_0..H_K of one pass, targets (B, T); gradients have the states' shape. Gradients
+    through the recurrence are carried back one loop at a time, so at most one loop's graph is in
+    memory.
     """
     loops = len(states) - 1
     trained = supervised(objective, loops)
@@ -124,7 +127,7 @@ def _weight(k: int, objective: Objective, loops: int) -> float:
 
 
 def _pull(state: Tensor, penalty: Penalty) -> Tensor:
-    """Gradient of the penalty of one state, token by token: 2 f'(|H|^2) H of a penalty f(|H|^2)."""
+    """Gradient of the penalty of each token's state: 2 f'(|H|^2) H for a penalty f(|H|^2)."""
     squares = state.square().sum(-1).detach().requires_grad_()
     with torch.enable_grad():
         total = PENALTIES[penalty.kind](squares, state.shape[-1], penalty).sum()
@@ -133,15 +136,16 @@ def _pull(state: Tensor, penalty: Penalty) -> Tensor:
 
 
 def _pulled(after: Tensor, state: Tensor, g: Tensor) -> Tensor:
-    # To the bit what `grad_outputs=g` gives; that argument imports sympy, a second of every job.
+    # Bit for bit what `grad_outputs=g` gives. That argument would import sympy, which costs a
+    # second in every job.
     return torch.autograd.grad((after * g).sum(), state, retain_graph=True)[0]
 
 
 def _through(
     model: LoopedLM, states: list[Tensor], k: int, gradients: Mapping[str, Tensor | None]
 ) -> dict[str, Tensor | None]:
-    """Gradients with respect to H_{k-1} from those with respect to H_k. What loop k takes of the
-    pass's beginning (injection, the clamp's |H_1|) is a constant here."""
+    """Gradients with respect to H_{k-1} from those with respect to H_k. What loop k uses from the
+    start of the pass (H_0 for injection, |H_1| for the clamp) is treated as constant here."""
     start = Start(states[0]).after(states[1])
     state = states[k - 1].detach().requires_grad_()
     with torch.enable_grad():
@@ -155,7 +159,7 @@ def split(g: Tensor, state: Tensor) -> Split:
     """The radial part of gradients g at states H (..., d), per token, NaN where g is zero."""
     g, state = g.flatten(0, -2), state.flatten(0, -2)
     norm, size = torch.linalg.vector_norm(state, dim=-1), torch.linalg.vector_norm(g, dim=-1)
-    # Scaled before the product: a tiny g times a large H keeps its digits.
+    # Both are normalized before the product, so that a tiny g times a large H loses no digits.
     cos = (g / size[:, None] * (state / norm[:, None])).sum(-1)
     return Split(cos, (g * (state / norm[:, None])).sum(-1), size)
 
@@ -181,7 +185,8 @@ def _row(dtype: str, key: Key, trained: bool, parts: list[Split], width: int) ->
 
 
 def eps_rows(k: int, eps: float, columns: Numbers) -> list[Row]:
-    """Rows of `gradient_eps.csv` from norm, cos, radial, cos and radial without eps: (5, N)."""
+    """Rows of `gradient_eps.csv`. `columns` (5, N): norm, cos, radial, then cos and radial without
+    eps."""
     columns = columns[:, np.isfinite(columns).all(axis=0)]
     place = np.floor(np.log10(columns[0]) * BUCKETS_A_DECADE).astype(int)
     rows: list[Row] = []

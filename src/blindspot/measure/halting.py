@@ -1,21 +1,21 @@
-"""Halting: a token stops looping as soon as its readout is sure enough.
+"""Halting: a token stops looping as soon as its readout is confident enough.
 
-    margin      probability of the best token less that of the second; stops at `threshold` or more
+    margin      probability of the best token minus that of the second; stops at `threshold` or more
     entropy     of the predicted distribution, nats; stops at `threshold` or less
 
-The threshold is calibrated on the validation split, so that perplexity is at most `target` times
-depth K's at the fewest mean loops, and scored on the test split; a check refuses data that are in
-both. Two variants:
+The threshold is calibrated on the validation split: it is the one with the fewest mean loops at
+which perplexity is at most `target` times that of depth K. It is then scored on the test split.
+Text that is in both splits is refused. There are two variants:
 
-    oracle      the states of all depths are those of a plain pass; a token is read where its
-                criterion first holds. Tokens do not influence each other: nothing is saved.
+    oracle      all depths are computed in a plain pass; a token is read at the first depth where
+                its criterion holds. One token's stop does not affect another. Saves no compute.
     realised    a token's state is frozen where it stops, later tokens attend to the frozen state,
                 only active tokens are computed (`frozen.py`). Calibrated on its own passes.
 
-`halting_timing.csv`: measured tokens/s of the realised variant at its threshold against the plain
-pass to depth K with one head, alternating, medians of `repeats`, float32, `batch` x `context`
-tokens at a time. The realised one reads a head at every loop for the tokens that are active. The
-only file that is not a function of the weights.
+`halting_timing.csv` compares measured tokens/s: the realised variant at its threshold against the
+plain pass to depth K with one head. The two take turns; speeds are medians of `repeats`, in
+float32, with `batch` x `context` tokens at a time. The realised variant computes the head at every
+loop for the active tokens. This is the only file here that is not a function of the weights.
 """
 
 import math
@@ -39,7 +39,7 @@ CALIBRATION, SCORED = "validation", "test"
 #: The realised variant tries every fourth threshold: each one costs a pass.
 STEP = 4
 REPEATS = 3
-#: Length of the runs of ids by which two texts are compared, and the share that is an overlap.
+#: Two texts are compared by runs of ids of this length; a larger share in common is an overlap.
 GRAM, OVERLAP = 32, 0.01
 
 Numbers = NDArray[np.float64]
@@ -53,13 +53,14 @@ class Outcome(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """Of a plain pass: NLL at k = 1..K, (K, N), and confidence at k < K by score, (K - 1, N)."""
+    """From a plain pass: NLL at k = 1..K, (K, N), and for each score the confidence at k < K,
+    (K - 1, N)."""
 
     nll: Numbers
     confidence: dict[str, Numbers]
 
     def outcome(self, score: str, threshold: float) -> Outcome:
-        """The oracle: each token is read at the first depth that is confident enough, or at K."""
+        """The oracle: each token is read at the first depth with enough confidence, else at K."""
         sure = np.vstack([self.confidence[score] >= threshold, np.ones(self.nll.shape[1], bool)])
         depth = sure.argmax(axis=0)
         chosen = np.take_along_axis(self.nll, depth[None], axis=0)
@@ -72,7 +73,7 @@ class Observed(NamedTuple):
 
 
 def margin(logits: Tensor) -> Tensor:
-    """Probability of the best less the second of logits (..., V): shape (...)."""
+    """Probability of the best token minus that of the second, from logits (..., V): shape (...)."""
     best = torch.softmax(_precise(logits), dim=-1).topk(2, dim=-1).values
     return best[..., 0] - best[..., 1]
 
@@ -87,7 +88,7 @@ def _precise(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-#: Confidence: more is surer.
+#: Scores of confidence: higher means more certain.
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {"margin": margin, "entropy": certainty}
 
 
@@ -114,7 +115,7 @@ def measure(subject: Subject) -> dict[str, list[Row]]:
             return realise(subject, rows[split], score, threshold)
 
         limit = tried.full + math.log(target)
-        # "Always" needs no pass of its own: every token is read at depth 1.
+        # Stopping always (-inf) needs no pass: every token is read at depth 1.
         every = [*grid[1:-1:STEP], grid[-1]] if tried.nll[0].mean() > limit else grid[:1]
         threshold = first(every, partial(realised, CALIBRATION), limit)
         for variant, policy, chosen in (
@@ -159,16 +160,17 @@ def _array(pieces: Sequence[Tensor]) -> Numbers:
 
 
 def thresholds(confidence: Numbers) -> list[float]:
-    """Candidates from "always" (-inf) to "never" (inf), percentiles of the scores between."""
+    """Candidate thresholds: -inf (always stop), percentiles of the scores, inf (never stop)."""
     if not confidence.size:
         return [-math.inf, math.inf]
-    # Observed values, so that comparing in float32 gives what comparing in float64 does.
+    # Only observed values, so that comparisons in float32 and float64 have the same result.
     marks = np.unique(np.quantile(confidence, np.linspace(0, 1, 101), method="higher"))
     return [-math.inf, *marks.tolist(), math.inf]
 
 
 def best(grid: Sequence[float], outcome: Callable[[float], Outcome], limit: float) -> float:
-    """The threshold of fewest mean loops with CE of at most `limit`; "never" where none is."""
+    """The threshold with the fewest mean loops whose CE is at most `limit`; inf (never stop) where
+    there is none."""
     found = {t: outcome(t) for t in grid}
     fit = [t for t in grid if found[t].ce <= limit]
     return min(fit, key=lambda t: (found[t].loops, t), default=math.inf)
@@ -177,7 +179,7 @@ def best(grid: Sequence[float], outcome: Callable[[float], Outcome], limit: floa
 def first(grid: Sequence[float], outcome: Callable[[float], Outcome], limit: float) -> float:
     """The lowest threshold of an ascending grid with CE of at most `limit`, by bisection.
 
-    Takes CE to fall as the threshold rises; the last of the grid ("never") is not tried.
+    Assumes that CE falls as the threshold rises. The last threshold (never stop) is not tried.
     """
     low, high = 0, len(grid) - 1
     while low < high:
@@ -246,7 +248,7 @@ def _wait(device: torch.device) -> None:
 
 
 def _shown(score: str, threshold: float) -> str:
-    """The threshold in the score's own units: entropy is compared as its negative."""
+    """The threshold in the score's own units: the code compares the negative of the entropy."""
     return number(-threshold if score == "entropy" else threshold)
 
 
@@ -255,10 +257,10 @@ def _relative(ce: float, full: float) -> float:
 
 
 def require_disjoint(calibration: NDArray[np.integer], scored: NDArray[np.integer]) -> None:
-    """Refuse a calibration text that is, or overlaps with, the text that is scored.
+    """Refuse a calibration text that equals or overlaps the text that is scored.
 
-    Compares runs of 32 ids at any offset; more than 1 % in common is an overlap (natural text
-    repeats a table row or a licence now and then). Raises `BlindspotError`.
+    Compares runs of 32 ids at every offset. More than 1 % in common is an overlap; less is not,
+    since natural text repeats a table row or a licence now and then. Raises `BlindspotError`.
     """
     length = min(GRAM, len(calibration), len(scored))
     ours, theirs = (_grams(ids, length) for ids in (calibration, scored))

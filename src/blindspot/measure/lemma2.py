@@ -1,15 +1,15 @@
-"""The activity lemma in trained weights, in float64, at the model's own eps and at eps 0.
+"""The activity lemma in trained weights, in float64, with the model's own eps and with eps 0.
 
-F(su) = s u + b(u) + O(1/s): loop k, given a state of norm s and direction u, turns it by
+F(su) = s u + b(u) + O(1/s). So loop k turns a state of norm s and direction u by
 
     tan(angle) = |b_perp(u)| / (s + b_par(u))        up to O(1/s^2)
 
-`lemma2.csv`         H_1 of every token scaled by 2^-10 .. 2^10, the remaining loops run
-`lemma2_slope.csv`   slope of log angle on log scale, where the lemma speaks: s at least 10 |b(u)|
+`lemma2.csv`         H_1 of every token is scaled by 2^-10 .. 2^10, then the other loops are run
+`lemma2_slope.csv`   slope of log angle over log scale, where the lemma applies: s >= 10 |b(u)|
 `lemma2_update.csv`  both sides of the equation at the model's own states
 
-b(u) is `updates.branches`: all branches at u itself with eps 0, which knows nothing of the update
-that it is compared with.
+b(u) is `updates.branches`: all branches evaluated at u itself, with eps 0. It does not use the
+update that it is compared with.
 """
 
 from collections import defaultdict
@@ -60,7 +60,8 @@ def measure(subject: Subject) -> dict[str, list[Row]]:
 def intervene(
     subject: Subject, model: LoopedLM, inputs: Tensor, targets: Tensor, scale: float
 ) -> list[Numbers]:
-    """NLL, |H_k|, angle, s over |b(u)| of loop 2 at k = 1..K, (4, tokens) each, with H_1 scaled."""
+    """A pass with H_1 scaled. For each k = 1..K an array (4, tokens): NLL, |H_k|, the angle of
+    loop k, and s / |b(u)| at loop 2."""
     states = model(inputs, edit=lambda _, state, k: scale * state if k == 1 else state)
     start = Start(states[0]).after(states[1])
     given = model.entering(states[1], 2, start)
@@ -79,13 +80,14 @@ def intervene(
 
 
 def sides(subject: Subject, model: LoopedLM, states: list[Tensor], k: int) -> Numbers:
-    """Of loop k, by token (6, tokens): s, |b|, |b_perp|, b_par, s tan(angle) and what the lemma
-    says it is."""
+    """For loop k and each token (6, tokens): s, |b|, |b_perp|, b_par, s tan(angle), and the lemma's
+    prediction of s tan(angle)."""
     given, after = model.entering(states[k - 1], k, Start(states[0])), states[k]
     u, s = unit(given), _size(given)
     b = branches(subject.double_without_eps, u)
     par, perp = (b * u).sum(-1), _size(b - (b * u).sum(-1, keepdim=True) * u)
-    # Of H_k the update is what is small: across u it is known to more digits.
+    # The update is small beside H_k, so its part orthogonal to u has more exact digits than that
+    # of H_k.
     update = after - given
     along = (update * u).sum(-1)
     tangent = _size(update - along[..., None] * u) / (s + along)
@@ -98,7 +100,7 @@ def _size(x: Tensor) -> Tensor:
 
 
 def row(values: Numbers, k: int) -> Row:
-    """A row of `lemma2.csv` from what was observed (4, tokens), without its keys."""
+    """A row of `lemma2.csv`, without its keys, from values of `intervene` (4, tokens)."""
     nll, norm, turned, ratio = values
     angles = ["", ""] if k == 1 else [number(turned.mean()), number(float(np.median(turned)))]
     far = number(float((ratio >= FAR).mean()))
@@ -106,8 +108,8 @@ def row(values: Numbers, k: int) -> Row:
 
 
 def slope_row(angles: Numbers, counts: NDArray[np.bool_]) -> Row:
-    """A row of `lemma2_slope.csv` from angles (scales, tokens), and which of them count."""
-    # A state that does not turn at all has no logarithm.
+    """A row of `lemma2_slope.csv` from angles (scales, tokens); `counts` says which are used."""
+    # An angle of zero has no logarithm.
     counts = counts & (angles > 0)
     kept = counts.sum(0) >= LEAST
     if not kept.any():

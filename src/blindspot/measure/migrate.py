@@ -1,8 +1,9 @@
-"""Measurements of before, when a run had one folder `measure-<hash8>/` for all of them.
+"""Convert results in the old layout, in which a run had one folder `measure-<hash8>/` for all
+measurements.
 
-They are the same numbers: each measurement gets a folder of its own, with its files as they are
-and a record that pins them by the digests of before. Weights are not needed. The workflow and
-`blindspot collect` do this by themselves, and it does nothing where there is nothing of before.
+The numbers stay the same. Each measurement gets its own folder, with its files unchanged and a
+record that pins them by their old digests. Weights are not needed. The workflow and
+`blindspot collect` do this automatically; where there is no old folder, nothing happens.
 """
 
 import secrets
@@ -23,7 +24,7 @@ SHARED_REVISION = 4
 
 
 def migrate(study: Study) -> int:
-    """Take up what was measured before, of all runs of a study; how many folders that were."""
+    """Convert the old folders of all runs of a study. Returns how many there were."""
     files, taken = RunFiles(study), 0
     for run in study.runs:
         old = list(files.measurements(run.name).parent.glob("measure-*/measure.json"))
@@ -38,8 +39,8 @@ def migrate(study: Study) -> int:
 
 
 def retract(study: Study) -> None:
-    """Remove the file that says that a run is measured where one of its measurements is not there
-    any more: the workflow then sees what is to be made."""
+    """Where a measurement of a run is gone, remove the file that says that the run is measured.
+    The workflow then sees what has to be made."""
     files = RunFiles(study)
     for run in study.runs:
         if files.measured(run.name).exists() and files.unmeasured(run.name):
@@ -47,8 +48,8 @@ def retract(study: Study) -> None:
 
 
 def _take_up(old: Path, out: Path) -> bool:
-    """Whether the folder `old` was of this form and is now in `out`. What cannot be read, was
-    edited or is of an older revision is left where it is, and is no measurement."""
+    """Move the folder `old` into `out`. Returns whether this was done: a folder that cannot be
+    read, was edited or has an older revision stays where it is and does not count as measured."""
     try:
         record = read_json(old / RECORD)
         if record["revision"] != SHARED_REVISION or record["sha256"] != seal(record):
@@ -57,13 +58,13 @@ def _take_up(old: Path, out: Path) -> bool:
             if measurement.revision == SHARED_REVISION:
                 _split(old, out, record, measurement)
     except (BlindspotError, KeyError, TypeError, OSError):
-        return False  # or another process takes it up at this moment
+        return False  # or another process is converting it at this moment
     shutil.rmtree(old, ignore_errors=True)
     return True
 
 
 def _split(old: Path, out: Path, record: Mapping[str, Any], measurement: Measurement) -> None:
-    """One measurement of the folder `old` in its own folder, which appears as a whole."""
+    """Copy one measurement of the folder `old` into its own folder, atomically."""
     chosen = measurement.of(record["settings"])
     to = out / measurement.folder_of(chosen)
     files = {file.csv: record["files"].get(file.csv) for file in measurement.files}
