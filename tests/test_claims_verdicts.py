@@ -95,3 +95,36 @@ def test_an_inconclusive_claim_says_which_interval_would_decide(folders: dict[st
     row = judged(folders["paper"], found).loc["control-raw"]
     room, half = 5 / row["ours"], (row["high"] / row["low"]) ** 0.5
     assert f"by a factor of {room:.3g} either way (here {half:.3g})" in row["note"]
+
+
+def with_layernorm(folder: Path, found: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """The claims on LayerNorm readouts, of a cell whose results are those of perloop-rms."""
+    c = Collected(folder)
+    (own,) = [cell for cell in c.study["cells"] if cell["name"] == "perloop-rms"]
+    c.study["cells"].append(own | {"name": "perloop-layernorm", "readout": "layernorm"})
+    c.study["sizes"][0]["planned"] |= {"perloop-layernorm": [42, 101, 202]}
+    for name, frame in found.items():
+        copy = frame[frame["cell"] == "perloop-rms"].assign(cell="perloop-layernorm")
+        if "run" in copy:
+            copy["run"] = copy["run"].str.replace("/perloop-rms/", "/perloop-layernorm/")
+        found[name] = pd.concat([frame, copy], ignore_index=True)
+    c.frame = found.__getitem__  # type: ignore[method-assign]
+    return claims.evaluate(c).set_index("claim").loc[sorted(LAYERNORM)]
+
+
+@pytest.mark.parametrize(
+    ("first", "rest", "verdict"),
+    [
+        ("paper", "paper", "supported"),
+        ("broken", "broken", "contradicted"),
+        ("paper", "broken", "inconclusive"),
+    ],
+)
+def test_claims_about_layernorm(folders: dict[str, Path], first: str, rest: str, verdict: str):
+    found, others = tables(folders[first]), tables(folders[rest])
+    for name, frame in found.items():
+        if "seed" in frame:
+            other = others[name]
+            found[name] = pd.concat([frame[frame["seed"] == 42], other[other["seed"] != 42]])
+    rows = with_layernorm(folders[first], found)
+    assert set(rows["verdict"]) == {verdict}, rows[["verdict", "ours", "note"]]
