@@ -200,13 +200,17 @@ def test_the_line_at_the_bottom_stays_below_what_is_said(monkeypatch):
 
 
 def test_a_terminal_that_is_gone_stops_nothing():
+    tried = []
+
     class Gone(io.StringIO):
-        def write(self, _):
+        def write(self, text):
+            tried.append(text)
             raise BrokenPipeError
 
     own = handler()
     own.stream = Gone()
     own.emit(record("hello"))
+    assert tried
 
 
 def test_what_is_ahead_is_shown_by_cell(tmp_path):

@@ -16,7 +16,7 @@ Verdicts:
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, inf, log, nan
+from math import inf, log, nan
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ from blindspot.config.studyclaims import (
 from blindspot.files import atomic_path, write_text
 from blindspot.publish import swept
 from blindspot.publish.swept import Interval, Runs, Values
-from blindspot.publish.typeset import ABSENT, markdown, page
+from blindspot.publish.typeset import ABSENT, deciding, markdown, page
 from blindspot.publish.typeset import interval as shown_interval
 
 _PART: TypeAdapter[Any] = TypeAdapter(Part)
@@ -236,11 +236,7 @@ def undecided(part: Part, f: Found) -> str:
     mean, low, high, least, most = map(scale, (ours.mean, ours.low, ours.high, *span))
     half = (high - low) / 2
     room = min(mean - least, most - mean)
-    if f.log:
-        return (
-            f"at this mean decided by a factor of {exp(room):.3g} either way (here {exp(half):.3g})"
-        )
-    return f"at this mean decided by ± {room:.2g} (here {half:.2g})"
+    return deciding(room, half, log=f.log)
 
 
 def _fulfils(part: Part, f: Found, which: str) -> bool:

@@ -5,6 +5,7 @@ summary(results)  -> the same in a few lines, for the terminal
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ BLIND, SEEING = "perloop-rms", "perloop-raw"
 
 
 @dataclass(frozen=True)
-class Number:
+class Number(ABC):
     """One number of a study at one size: its mean over seeds, and their 95 % t-interval (NaN for
     one seed). `before` and `after` are the two means that it compares."""
 
@@ -45,21 +46,22 @@ class Number:
         return f"[{self._text(self.low)}, {self._text(self.high)}]"
 
     @property
+    @abstractmethod
     def unit(self) -> str:
         """What stands behind the number."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def detail(self) -> str:
         """The two means, and how many seeds the interval is of."""
-        raise NotImplementedError
 
+    @abstractmethod
     def line(self) -> str:
         """The number as a line for the terminal, without the size."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _text(self, value: float) -> str:
-        raise NotImplementedError
+        """A value of the number's kind for reading, without its unit."""
 
     def _seeds(self) -> str:
         return f"{self.seeds} seed{'s' if self.seeds > 1 else ''}"

@@ -4,6 +4,7 @@ after rounding, once.
 
 import re
 from importlib.resources import files
+from math import exp
 
 import jinja2
 import numpy as np
@@ -37,6 +38,16 @@ def spread(value: float, ci: float, decimals: int = 2) -> str:
     plain = "e" not in shown and "∞" not in shown
     same = len(shown.partition(".")[2]) if plain else decimals
     return f"{shown} ± {number(ci, same) if ci >= 1e6 or not plain else _fixed(ci, same)}"
+
+
+def deciding(room: float, half: float, unit: str = "", log: bool = False) -> str:
+    """Which half-width (`room`) would decide what an interval of half-width `half` does not; of
+    logarithms it is a factor."""
+    if log:
+        return (
+            f"at this mean decided by a factor of {exp(room):.3g} either way (here {exp(half):.3g})"
+        )
+    return f"at this mean decided by ± {room:.2g}{unit and ' '}{unit} (here {half:.2g})"
 
 
 def interval(mean: float, low: float, high: float, decimals: int = 2) -> str:

@@ -13,7 +13,7 @@ from blindspot.publish.frames import Frames, Values
 from blindspot.publish.quantities import QUANTITIES, Quantity
 from blindspot.publish.swept import COLLAPSED as SHARED
 from blindspot.publish.swept import GATE
-from blindspot.publish.typeset import ABSENT, interval, number
+from blindspot.publish.typeset import ABSENT, deciding, interval, number
 
 NOT_LEARNED: Literal["not measured: has not learned"] = "not measured: has not learned"
 COLLAPSED: Literal["not measured: collapsed"] = "not measured: collapsed"
@@ -257,11 +257,7 @@ def undecided(claim: Claim, ours: float, low: float, high: float, f: Frames) -> 
     half = (most - least) / 2
     if half < room:  # a primary claim, whose tests are adjusted
         return "decided by its own interval, not after the adjustment"
-    if quantity.log:
-        return (
-            f"at this mean decided by a factor of {exp(room):.3g} either way (here {exp(half):.3g})"
-        )
-    return f"at this mean decided by ± {room:.2g} {quantity.unit} (here {half:.2g})"
+    return deciding(room, half, quantity.unit, quantity.log)
 
 
 def _region(claim: Claim, quantity: Quantity, values: Values) -> str:
