@@ -1,5 +1,6 @@
 """What of `doctor` needs no Slurm."""
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -115,6 +116,20 @@ def test_node(study: Study, change: dict[str, object], advice: str) -> None:
     findings = list(doctor.Doctor(study, {"gpu": 2})._seen(node | change))
     asked = [finding.advice for finding in findings if finding.advice]
     assert [advice in text for text in asked] == ([True] if advice else [])
+
+
+def test_quick_job(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that starts and ends between two looks at the queue was not kept waiting."""
+
+    def ask(command: list[str]) -> SimpleNamespace:
+        if command[0] == "squeue":
+            (tmp_path / "node.json").write_text(json.dumps(NODE | {"python": ""}))
+        answer = {"sbatch": "7\n", "squeue": "PENDING None\n"}.get(command[0], "")
+        return SimpleNamespace(stdout=answer, stderr="", returncode=0)
+
+    monkeypatch.setattr(doctor, "_ask", ask)
+    first, *_ = doctor.Doctor(study, {})._job(tmp_path)
+    assert first.text.startswith("n1 sees")
 
 
 def test_asked() -> None:

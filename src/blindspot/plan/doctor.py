@@ -69,6 +69,7 @@ class Doctor:
     #: Seconds the tiny job may wait in the queue.
     patience: float = 600
     options: dict[str, Any] = field(default_factory=dict)
+    extra: list[str] = field(default_factory=list)
 
     def examine(self) -> Iterator[Finding]:
         yield self._space()
@@ -218,13 +219,14 @@ class Doctor:
             state = self._wait(job, folder)
         finally:
             _ask(["scancel", job])
-        if state.startswith("PENDING"):
+        if (folder / "node.json").exists():  # whatever Slurm said of the job before
+            yield from self._seen(read_json(folder / "node.json"))
+        elif state.startswith("PENDING"):
             yield Finding(
                 f"the tiny job has waited {self.patience:.0f} s: {state}",
                 "ask again when the queue is shorter, or choose another partition or QOS",
             )
-            return
-        if not (folder / "node.json").exists():
+        else:
             log = folder / "log"
             if log.exists() and log.read_text().strip():
                 yield Finding(
@@ -237,8 +239,6 @@ class Doctor:
                     "put the project, and `work` and submitit-folder, on a file system that all "
                     "nodes share",
                 )
-            return
-        yield from self._seen(read_json(folder / "node.json"))
 
     def _wait(self, job: str, folder: Path) -> str:
         """Answer the job's greeting and wait for its end; its last state, node and reason."""
