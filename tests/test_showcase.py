@@ -96,6 +96,15 @@ def test_equal_results_give_equal_bytes(results: Path):
     assert str(results) not in before.decode()
 
 
+def test_what_people_wrote_of_the_study_is_linked_where_a_reader_begins(results: Path):
+    assert "FINDINGS" not in (results / "README.md").read_text()
+    findings = results / "FINDINGS.md"
+    findings.write_text("# What it found")
+    page = showcase.page(results, COMMAND)
+    findings.unlink()
+    assert page.index("](FINDINGS.md)") < page.index("## Claims")
+
+
 def test_a_missing_ledger_is_named(results: Path, tmp_path: Path):
     for name in ("collected", "tables"):
         (tmp_path / name).symlink_to(results / name)

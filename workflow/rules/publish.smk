@@ -179,6 +179,8 @@ rule readme:
         rules.tables.input,
         rules.figures.input,
         rules.claims.output,
+        # Written by hand, if at all.
+        lambda wildcards: [path for path in [f"{RESULTS}/FINDINGS.md"] if Path(path).exists()],
     output:
         f"{RESULTS}/README.md",
         f"{RESULTS}/landing.html",

@@ -17,6 +17,8 @@ from blindspot.publish.typeset import escape_markdown, escape_rst
 
 #: Tables with more lines than this are folded up.
 LONG = 30
+#: What people wrote about the study, if they have.
+FINDINGS = "FINDINGS.md"
 
 
 def write(results: Path, command: str) -> None:
@@ -34,7 +36,10 @@ def page(results: Path, command: str) -> str:
     there = [name for name in ORDER if _items(name, results)]
     links = [f"[{name}](#{name.lower()})" for name in ["Claims", *there, "Again"]]
     first = landing.opening(results)
-    parts = [f"# Study {first.study}", "", *landing.markdown(first), " · ".join(links), ""]
+    parts = [f"# Study {first.study}", "", *landing.markdown(first)]
+    if (results / FINDINGS).exists():
+        parts += [f"**What it found, in words: [{FINDINGS}]({FINDINGS}).**", ""]
+    parts += [" · ".join(links), ""]
     parts += ["## Claims", "", *_folded("Ledger", _read(results / "claims.md"), "claims.csv")]
     for category in there:
         parts += [f"## {category}", "", *_items(category, results)]
@@ -90,9 +95,8 @@ def _again(command: str) -> list[str]:
     return [
         "## Again",
         "",
-        "Everything here is drawn from [`collected/`](collected/), which is gathered from "
-        "[`runs/`](runs/) and [`throughput/`](throughput/). To draw it again, without training "
-        "and without torch:",
+        "Everything here is drawn from `collected/`, which is gathered from [`runs/`](runs/) and "
+        "[`throughput/`](throughput/). To draw it again, without training and without torch:",
         "",
         "```sh",
         command,
