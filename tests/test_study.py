@@ -6,8 +6,10 @@ import time
 import pytest
 import yaml
 
+from blindspot.config.overlays import merge
+from blindspot.config.schema import Config
 from blindspot.config.spec import RunSpec
-from blindspot.config.study import Config, Study, merge
+from blindspot.config.study import Study
 from blindspot.config.yamltext import command_line
 from blindspot.errors import BlindspotError
 from blindspot.settings import canonical

@@ -16,8 +16,8 @@ from scipy import stats
 
 import synthetic
 from blindspot.collect.collect import collect
+from blindspot.config.criteria import Part
 from blindspot.config.study import Run, Study
-from blindspot.config.studyclaims import Part
 from blindspot.publish import claims, studyclaims
 from blindspot.publish.studyclaims import Found, undecided
 from blindspot.publish.swept import Runs

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from blindspot.config.criteria import Region
 from blindspot.config.study import Study
-from blindspot.config.studyclaims import Region, judged
+from blindspot.config.studyclaims import judged
 from blindspot.errors import BlindspotError
 
 ROOT = Path(__file__).parents[1]

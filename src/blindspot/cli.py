@@ -303,7 +303,7 @@ def columns() -> None:
 @app.command()
 def schema() -> None:
     """Print the JSON schema of config.yaml, for editors."""
-    from blindspot.config.study import Config
+    from blindspot.config.schema import Config
 
     print(json.dumps(Config.model_json_schema(), indent=2))
 

@@ -42,9 +42,10 @@ BASE = call.source("../../config.yaml")
 OVERLAYS = [] if call.is_module else call.configfiles
 
 # A module's study is what its user hands over as `config`, which Snakemake has read and merged.
-# Else no `configfile:` directive: Snakemake would merge a study's cells into the base's seven. The rule
-# here is blindspot's own (see study.py), with the same --configfile and --config; the latter is read
-# from the words as they were typed, because Snakemake's reading of them differs from that of files.
+# Else no `configfile:` directive: Snakemake would merge a study's cells into the base's seven. The
+# rule here is blindspot's own (config/overlays.py), with the same --configfile and --config; the
+# latter is read from the words as they were typed, because Snakemake's reading of them differs from
+# that of files.
 try:
     sourcecode.refuse_other_checkout(BASE.parent)
     if call.is_main:

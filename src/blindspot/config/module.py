@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from blindspot.config.study import merge
+from blindspot.config.overlays import merge
 from blindspot.errors import BlindspotError
 
 

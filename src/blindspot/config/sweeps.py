@@ -11,24 +11,15 @@ the cell, the key and the value; where the cell has that value already, it stand
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from blindspot.config.cells import Cell
 from blindspot.config.explain import faults
+from blindspot.config.schema import Config
 from blindspot.config.spec import Shape
-from blindspot.settings import Name, Settings, canonical
-
-if TYPE_CHECKING:
-    from blindspot.config.study import Config
-
-
-class Sweep(Settings):
-    """Cells, and the values of each key; of several keys all combinations."""
-
-    cells: Annotated[tuple[Name, ...], Field(min_length=1)]
-    over: Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(min_length=1)]
+from blindspot.settings import canonical
 
 
 @dataclass(frozen=True)
@@ -49,7 +40,7 @@ class Point:
         return {"cell": self.name, "of": self.of, "values": self.values, "own": self.own}
 
 
-def points(config: "Config", sweep: str) -> Iterator[Point]:
+def points(config: Config, sweep: str) -> Iterator[Point]:
     """The cells of a sweep, in the order of its values. Raises ValueError that names the key."""
     chosen = config.sweeps[sweep]
     for of in chosen.cells:
@@ -68,7 +59,7 @@ def points(config: "Config", sweep: str) -> Iterator[Point]:
             yield Point(name, of, at, _with(base, at, f"sweeps.{sweep}.over"))
 
 
-def expanded(config: "Config") -> "Config":
+def expanded(config: Config) -> Config:
     """The config with the cells of its sweeps. Raises ValueError that names sweep and key."""
     cells = dict(config.cells)
     for sweep in config.sweeps:
@@ -97,7 +88,7 @@ def _with(base: Cell, at: Mapping[str, Any], where: str) -> Cell:
         raise ValueError("; ".join(faults(error, where))) from None
 
 
-def own(config: "Config", cell: Cell, key: str) -> Any:
+def own(config: Config, cell: Cell, key: str) -> Any:
     """What a cell has under a key of a sweep, by the study (and its only size) where it does not
     say; numbers are floats."""
     shared = cell.shared(config.model)
@@ -112,7 +103,7 @@ def own(config: "Config", cell: Cell, key: str) -> Any:
     return _plain(value)
 
 
-def _shape(config: "Config") -> dict[str, Any]:
+def _shape(config: Config) -> dict[str, Any]:
     """Width, layers and heads, where all sizes agree."""
     sizes = [size.model_dump(include={*Shape.model_fields}) for size in config.sizes.values()]
     return sizes[0] if all(size == sizes[0] for size in sizes) else {}

@@ -13,7 +13,7 @@ from blindspot.declared import COLLECTED as DECLARED
 from blindspot.publish.item import Item, asked, two_initializations
 
 if TYPE_CHECKING:
-    from blindspot.config.study import Config
+    from blindspot.config.schema import Config
 
 #: CSV files that `collect` writes next to `study.json`.
 COLLECTED = tuple(DECLARED)

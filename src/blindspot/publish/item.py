@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from blindspot.config.cells import but_initialization
-from blindspot.config.studyclaims import Predicted, Slope, Value, judged
+from blindspot.config.criteria import Predicted, Slope, Value
+from blindspot.config.studyclaims import judged
 from blindspot.settings import Settings
 
 if TYPE_CHECKING:
-    from blindspot.config.study import Config
+    from blindspot.config.schema import Config
 
 
 def two_initializations(config: "Config") -> bool:

@@ -1,4 +1,4 @@
-"""The ledger of a study that makes claims of its own (config/studyclaims.py).
+"""The ledger of a study that makes claims of its own (config/criteria.py).
 
     write(collected, out)   -> out/claims.csv, .md, .html: one row a claim and size
 
@@ -24,7 +24,7 @@ import pandas as pd
 from pydantic import TypeAdapter
 
 from blindspot.collect.collected import Collected
-from blindspot.config.studyclaims import (
+from blindspot.config.criteria import (
     POSITIVE,
     PREDICTS,
     Beyond,

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from blindspot.config.study import Study, laid_over
+from blindspot.config.overlays import laid_over
+from blindspot.config.study import Study
 from blindspot.config.yamltext import from_json
 
 app = typer.Typer()
