@@ -4,7 +4,8 @@ import pytest
 
 from blindspot.audit import Settings
 from blindspot.audit.examine import audit
-from blindspot.audit.sources import Options, find
+from blindspot.audit.options import Options
+from blindspot.audit.sources import find
 from blindspot.training.train import train
 from training import typed_job
 

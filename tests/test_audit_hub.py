@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from blindspot.audit import Settings, audit
 from blindspot.audit.command import run
-from blindspot.audit.sources import Options
+from blindspot.audit.options import Options
 from blindspot.errors import BlindspotError
 
 pytestmark = pytest.mark.extra

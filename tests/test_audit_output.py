@@ -11,8 +11,9 @@ import pytest
 from blindspot import cli
 from blindspot.audit import Settings, output, page, wording
 from blindspot.audit.command import run
+from blindspot.audit.options import Options
 from blindspot.audit.report import Estimate, Report
-from blindspot.audit.sources import Options, find
+from blindspot.audit.sources import find
 from blindspot.errors import BlindspotError
 from blindspot.training.train import train
 from toys import ROOT

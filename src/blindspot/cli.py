@@ -271,7 +271,7 @@ def audit(
 ) -> None:
     """Look for the blind spot in a looped model: a verdict, numbers and a page."""
     from blindspot.audit.command import run, settings
-    from blindspot.audit.sources import Options
+    from blindspot.audit.options import Options
 
     where = Options(text, tokenizer, results, work, device, dtype, loops, trust_remote_code)
     run(model, where, settings(quick, tokens, length, beyond), out)

@@ -8,7 +8,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from blindspot.audit import output
 from blindspot.audit.examine import audit
 from blindspot.audit.observe import Settings
-from blindspot.audit.sources import Options, find
+from blindspot.audit.options import Options
+from blindspot.audit.sources import find
 
 
 def run(name: str, options: Options, settings: Settings, out: Path) -> Path:

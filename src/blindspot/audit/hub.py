@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from blindspot.audit.looped import Looped
-from blindspot.audit.sources import Options, encode_file
+from blindspot.audit.options import Options
+from blindspot.audit.texts import encode_file
 from blindspot.errors import BlindspotError
 from blindspot.lm import device as devices
 

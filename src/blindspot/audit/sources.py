@@ -1,4 +1,4 @@
-"""Where a model to audit comes from, and the text that it is audited on.
+"""Where a model to audit comes from.
 
 0.1m/perloop-rms/seed42-1f2e3d4c    a finished run of this project
 my_model.py:looped                  a function in a Python file that gives a `Looped`
@@ -6,7 +6,6 @@ path/to/folder, owner/name          a Hugging Face model (`hub.py`)
 """
 
 import importlib.util
-import os
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,25 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from blindspot.audit.hub import find as find_on_hub
 from blindspot.audit.looped import Looped
+from blindspot.audit.options import Options
+from blindspot.audit.texts import encode_file, read_text
 from blindspot.errors import BlindspotError
 from blindspot.lm import device as devices
 from blindspot.lm.model import LoopedLM
 from blindspot.measure.finished import NAME, Finished
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the command line says beside the model's name."""
-
-    text: Path | None = None
-    tokenizer: Path | None = None
-    results: Path = Path("results")
-    work: Path = Path("work")
-    device: str = "auto"
-    dtype: str = "auto"
-    loops: int | None = None
-    trust_remote_code: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,8 +40,6 @@ def find(name: str, options: Options) -> Subject:
         return _run(name, options)
     if ".py:" in name:
         return _python(name, options)
-    from blindspot.audit.hub import find as find_on_hub
-
     model, encode = find_on_hub(name, options)
     path, text = read_text(options.text)
     return Subject(_with_loops(model, options), encode(text, path), path, "Hugging Face")
@@ -73,37 +59,6 @@ def looped(name: str, model: LoopedLM) -> Looped:
         whole=lambda ids: model.logits(model(ids)[-1], model.spec.loops),
         module=model,
     )
-
-
-def read_text(path: Path | None) -> tuple[str, str]:
-    """Name and content of the user's file, or of the embedded excerpt (fetched once by pip)."""
-    if path is not None:
-        try:
-            return str(path), path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise BlindspotError(f"--text {path}: not readable as UTF-8 text ({error})") from None
-    from blindspot.data.corpora import enwiki
-    from blindspot.files import write_text
-
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    kept = cache / "blindspot" / "enwiki-validation.txt"
-    if not kept.exists():
-        try:
-            found = [article for split, article in enwiki.tagged() if split == "validation"]
-        except BlindspotError as error:
-            raise BlindspotError(f"--text: give a file of your own; {error}") from None
-        write_text(kept, "\n\n".join(found))
-    return "enwiki-sample, validation", kept.read_text(encoding="utf-8")
-
-
-def encode_file(tokenizer: Path, text: str, name: str) -> np.ndarray:
-    """Ids of a text by a tokenizer.json."""
-    from blindspot.data.tokenizer import load as load_tokenizer
-
-    ids = np.array(load_tokenizer(tokenizer).encode(text, add_special_tokens=False).ids)
-    if not ids.size:
-        raise BlindspotError(f"{name}: the text is empty")
-    return ids
 
 
 def _with_loops(model: Looped, options: Options) -> Looped:
