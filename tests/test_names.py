@@ -37,6 +37,7 @@ STUDIES = {
     "horizon": ["horizon"],
     "remedies": ["remedies"],
     "dose": ["dose"],
+    "dose-long": ["dose-long"],
     "1.4b": ["1.4b"],
 }
 

@@ -93,3 +93,24 @@ def test_doses_are_those_of_the_criteria():
     assert doses == {"reset": {1, 4, 16, 64, 256}, "target": {1, 4, 16, 64}}
     assert {kind: len(found) for kind, found in seeds.items()} == {"reset": 5, "target": 3}
     assert len(study.runs) == 37
+
+
+def test_the_long_doses_differ_from_the_short_ones_in_steps_alone():
+    short, long = load("dose"), load("dose-long")
+
+    def resets(study, steps):
+        return {
+            (run.spec.model.interloop_scale, run.seed): run.spec.model_copy(
+                update={"training": run.spec.training.model_copy(update=steps)}
+            ).identity()
+            for run in study.runs
+            if run.spec.model.interloop == "reset"
+        }
+
+    same = {"steps": 0, "log_every": 1, "validate_every": 1}
+    assert len(resets(long, same)) == 25 and resets(long, same) == resets(short, same)
+    assert {run.spec.training.steps for run in long.runs} == {2000}
+    assert {run.cell for run in long.runs if run.spec.model.interloop == "none"} == {"perloop-rms"}
+    judgements = ("scale-is-the-cause", "stack-grows-with-the-dose")
+    for name in judgements:
+        assert judged(short.config)[name] == judged(long.config)[name]
