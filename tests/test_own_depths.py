@@ -4,6 +4,7 @@ table, figure and claim."""
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -157,3 +158,14 @@ def test_figures_end_at_each_cells_own_loop_and_draw_the_rest_as_beyond(made: tu
         assert (loops - 1, False) in ends("angle", 0, cell)
         assert max(ends("angle", 0, cell))[0] == loops - 1
     assert drawn["norm-over-training"].axes[0, 0].get_ylabel() == "norm of $H_{K}$"
+
+
+@pytest.mark.parametrize(
+    ("loops", "said"),
+    [
+        ({"a": 4, "b": 4, "c": 1, "d": 2}, "K = 4, but K = 1 (c), K = 2 (d)"),
+        ({"a": 4, "b": 1}, "K = 1 (b), K = 4 (a)"),
+    ],
+)
+def test_captions_name_the_cells_whose_k_is_not_that_of_most(loops: dict[str, int], said: str):
+    assert Collected._depths(SimpleNamespace(depth="K", loops_of=loops)) == said

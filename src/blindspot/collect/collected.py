@@ -292,8 +292,13 @@ class Collected:
         by_loops: dict[int, list[str]] = {}
         for cell, loops in self.loops_of.items():
             by_loops.setdefault(loops, []).append(cell)
-        parts = [f"K = {loops} ({', '.join(by_loops[loops])})" for loops in sorted(by_loops)]
-        return ", ".join(parts)
+        parts = {loops: f"K = {loops} ({', '.join(by_loops[loops])})" for loops in sorted(by_loops)}
+        # What most cells have goes without their names.
+        *_, second, first = sorted(by_loops, key=lambda loops: len(by_loops[loops]))
+        if len(by_loops[first]) > len(by_loops[second]):
+            parts.pop(first)
+            return f"K = {first}, but {', '.join(parts.values())}"
+        return ", ".join(parts.values())
 
     def seeds(self) -> str:
         """How many seeds stand behind the numbers of each size."""

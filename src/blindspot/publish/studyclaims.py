@@ -54,10 +54,11 @@ COLUMNS = ["claim", "size", "ours", "low", "high", "seeds", "unit", "paper", "so
 MEANING = (
     "Claims of this study, with criteria from its own file. Supported: the intervals of all parts "
     "lie within their criterion. Contradicted: those of all parts that say what would contradict "
-    "them lie there. Inconclusive: neither. Not decided: a planned seed has no value yet. Not "
-    "measured: a cell is not there, misses the gate (0.3 nats below the unigram model at its best "
-    "trained exit, on test, in every seed; claims about predictions), or has collapsed to one "
-    "direction (claims about angles). Nothing is adjusted for the number of claims."
+    "them lie there. Inconclusive: neither. A prediction (predicted / measured) is judged by its "
+    "mean over seeds alone. Not decided: a planned seed has no value yet. Not measured: a cell is "
+    "not there, misses the gate (0.3 nats below the unigram model at its best trained exit, on "
+    "test, in every seed; claims about predictions), or has collapsed to one direction (claims "
+    "about angles). Nothing is adjusted for the number of claims."
 )
 
 
@@ -357,7 +358,7 @@ def symbol(part: Part) -> str:
     if isinstance(part, Beyond):
         theirs = f"that of {part.against} there" if part.against else "that at the trained K"
         return f"CE at exit {part.at} less {theirs}"
-    return "predicted / measured |H_K|, the worst"
+    return "mean of predicted / measured |H_K|, the worst"
 
 
 _WORDS = {"ratio": "over", "difference": "less"}

@@ -170,7 +170,8 @@ def _factor(
             _exponent(ax, own.iloc[-1], slope, color)
     ax.set_ylim(limits)
     log_axis(ax)
-    _ticks(ax, list(x), [_short(value) for value in values])
+    # Words stand a line lower than numbers, beside which they have no room.
+    _ticks(ax, list(x), [f"\n{v}" if isinstance(v, str) else _short(v) for v in values])
     key = part["key"].iloc[0].rpartition(".")[2]
     ax.set_title(WORDS.get(key, key.replace("_", " ")), loc="left")
     ax.set(xlabel="", ylabel="")
