@@ -12,7 +12,7 @@ import pytest
 import synthetic
 from blindspot import declared
 from blindspot.collect.collect import collect
-from blindspot.collect.collected import read_csv
+from blindspot.collect.csvfile import read_csv
 from blindspot.config.spec import RunSpec
 from blindspot.declared import tables as declared_tables
 from blindspot.declared.columns import Column, Context, File, integer, real, word

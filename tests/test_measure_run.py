@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from blindspot import declared, tensorfile
-from blindspot.collect.collected import read_csv
+from blindspot.collect.csvfile import read_csv
 from blindspot.config.dataspec import DataSpec
 from blindspot.config.runfiles import WEIGHTS
 from blindspot.config.spec import Measurement

@@ -169,6 +169,27 @@ def test_a_study_has_a_table_and_a_figure_of_each_sweep(made: Path):
         tables.MADE[name](Collected(made))
 
 
+def test_a_picture_of_too_many_cells_leaves_swept_ones_to_their_own_figures(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def series(name: str) -> set[str]:
+        figures.draw(name, made, tmp_path)
+        drawn = pd.read_csv(tmp_path / f"{name}.csv")["series"]
+        return {label.partition(":")[0] for label in drawn}
+
+    every = series("norm-by-loop")
+    assert "cells; those of sweeps" not in figures.caption("norm-by-loop", made)
+    monkeypatch.setattr(figures, "LEGIBLE", 3)
+    config = swept(loops=LOOPS, rate=RATE).config
+    own = {*swept().config.cells}
+    assert series("norm-by-loop") == every & own < every
+    caption = figures.caption("norm-by-loop", made)
+    assert f"Drawn are {len(own)} of {len(config.cells)} cells; those of sweeps" in caption
+    # What is not drawn is not missing from the picture.
+    assert "rate0.001" in tables.caption("norms", made) and "rate0.001" not in caption
+    assert len(series("sweep-loops") & {*LOOPS["cells"]}) == len(LOOPS["cells"])
+
+
 def test_the_demo_of_sweeps():
     study = Study.load(ROOT / "config.yaml", [ROOT / "studies/sweep-demo.yaml"])
     assert study.config.study == "sweep-demo" and len(study.runs) == 2 * (2 + 6 + 4)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from blindspot.collect.collected import read_csv, refuse
+from blindspot.collect.csvfile import read_csv, refuse
 from blindspot.collect.records import (
     check_digests,
     provenance,

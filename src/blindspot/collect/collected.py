@@ -1,8 +1,6 @@
 """Reading what `collect` wrote, and the sentences that every caption and table note shares."""
 
-import io
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import cached_property
 from math import exp, nan
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from blindspot import declared
+from blindspot.collect.csvfile import refuse
 from blindspot.collect.stats import OUTLYING, t_factor
 from blindspot.config.cells import but_initialization
 from blindspot.declared import gathered
@@ -30,53 +29,6 @@ TEXT_COLUMNS = {
 }
 #: Files that have rows of some runs alone.
 PARTIAL = {file.name for file in declared.COLLECTED.values() if file.partial}
-
-
-def refuse(path: Path, fault: str) -> BlindspotError:
-    """The error for a result file that must not be drawn."""
-    return BlindspotError(
-        f"{path}: {fault}; restore the file from a copy, or remove its folder to have it made anew"
-    )
-
-
-def read_csv(path: Path, columns: Mapping[str, str], keys: Sequence[str]) -> pd.DataFrame:
-    """Read a CSV that must have exactly `columns` (name to dtype) and no two rows of equal `keys`.
-
-    Missing files, cut lines, other columns and values of another type raise `BlindspotError`
-    with the file's name.
-    """
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        raise refuse(path, "no such file, though the record beside it says it is written") from None
-    if not raw.endswith(b"\n"):
-        raise refuse(path, "is cut off: its last line has no end")
-    header = raw[: raw.index(b"\n")].decode("utf-8", "replace").rstrip("\r").split(",")
-    if header != list(columns):
-        odd = set(columns) ^ set(header)
-        raise refuse(path, f"has other columns than expected ({', '.join(sorted(odd)) or 'order'})")
-    try:
-        with warnings.catch_warnings():
-            # pandas only warns when rows have more values than the header.
-            warnings.simplefilter("error", pd.errors.ParserWarning)
-            frame = pd.read_csv(
-                io.BytesIO(raw),
-                dtype=dict(columns),
-                index_col=False,
-                # A cell may be named `null`; only what the column's type allows may be empty.
-                keep_default_na=False,
-                na_values={
-                    name: ["", "nan"]
-                    for name, kind in columns.items()
-                    if kind in ("float64", "Int64")
-                },
-            )
-    except (ValueError, pd.errors.ParserWarning) as error:
-        raise refuse(path, f"is not readable as CSV ({error})") from None
-    if frame.duplicated(list(keys)).any():
-        twice = frame.loc[frame.duplicated(list(keys)).to_numpy(), list(keys)].iloc[0].to_dict()
-        raise refuse(path, f"has two rows for {twice}")
-    return frame
 
 
 def _condition(run: str) -> tuple[str, str, int]:
@@ -103,12 +55,22 @@ def _named(conditions: set[tuple[str, str, int]]) -> str:
 class Collected:
     """A folder that `collect` wrote; frames are read when asked for."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, only: Container[str] | None = None) -> None:
         self.folder = folder
+        #: The cells that count, as if the study had no others; without it all.
+        self.only = only
 
     @cached_property
     def study(self) -> dict[str, Any]:
-        return dict(read_json(self.folder / "study.json"))
+        study = dict(read_json(self.folder / "study.json"))
+        if self.only is None:
+            return study
+        runs = {
+            key: [entry for entry in study.get(key, []) if _condition(entry["run"])[1] in self.only]
+            for key in ("missing", "outliers")
+        }
+        cells = [cell for cell in study["cells"] if cell["name"] in self.only]
+        return study | runs | {"cells": cells}
 
     def frame(self, name: str) -> pd.DataFrame:
         """`<name>.csv`. Sizes and cells are in the order of the config."""
@@ -125,6 +87,8 @@ class Collected:
             na_values={column: [""] if column in text else ["", "nan"] for column in header},
         )
         if "run" in frame:
+            if self.only is not None:
+                frame = frame[[cell in self.only for cell in frame["cell"]]]
             self._check_runs(path, frame)
         return frame
 
@@ -145,12 +109,12 @@ class Collected:
     def planned(self) -> dict[tuple[str, str], list[int]]:
         """The seeds that the config has by (size, cell): a size may have cells of its own, a cell
         seeds of its own."""
-        found = {}
+        found: dict[tuple[str, str], list[int]] = {}
         for size in self.study["sizes"]:
             # Results of before say neither.
             every = {cell["name"]: size["seeds"] for cell in self.study["cells"]}
-            for cell, seeds in size.get("planned", every).items():
-                found[size["name"], cell] = seeds
+            planned = size.get("planned", every)
+            found |= {(size["name"], cell): planned[cell] for cell in every if cell in planned}
         return found
 
     @cached_property

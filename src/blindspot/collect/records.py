@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from blindspot.collect.collected import refuse
+from blindspot.collect.csvfile import refuse
 from blindspot.config.flops import parameters
 from blindspot.config.revisions import THROUGHPUT_REVISION
 from blindspot.config.spec import RunSpec

@@ -17,10 +17,13 @@ from blindspot.publish.catalogue import FIGURES, item
 from blindspot.publish.figures.drawn import drawn
 from blindspot.publish.figures.panels import Panels
 from blindspot.publish.figures.sweep import figure as sweep_figure
-from blindspot.publish.item import Functions
+from blindspot.publish.item import Functions, Item
 
 #: Name to the function that draws it, as the catalogue has it.
 DRAWN: Mapping[str, Callable[[Collected], Panels]] = Functions(__name__, FIGURES)
+
+#: Cells that can be told apart in one picture.
+LEGIBLE = 16
 
 
 def draw(name: str, collected: Path, out: Path) -> None:
@@ -29,9 +32,10 @@ def draw(name: str, collected: Path, out: Path) -> None:
 
     Equal inputs give equal bytes, whatever the user's matplotlib settings.
     """
-    c, sweep = Collected(collected), sweeps.named(name)
+    sweep = sweeps.named(name)
     if sweep is None and name not in DRAWN:
         raise BlindspotError(f"no figure {name!r}; there are {', '.join(DRAWN)}")
+    c, _ = _legible(item(FIGURES, name), Collected(collected))
     with style.theme():
         made = DRAWN[name](c) if sweep is None else sweep_figure(c, sweep)
         style.save(made.figure, out, name)
@@ -41,8 +45,9 @@ def draw(name: str, collected: Path, out: Path) -> None:
 
 def caption(name: str, collected: Path) -> str:
     """One paragraph: what is drawn; study, corpus, seeds, interval; what is not shown."""
-    of, c = item(FIGURES, name), Collected(collected)
-    parts = [of.caption, c.about(), c.seeds()]
+    of = item(FIGURES, name)
+    c, left_out = _legible(of, Collected(collected))
+    parts = [of.caption, left_out, c.about(), c.seeds()]
     parts += [c.rates()] if of.two_initializations else []
     parts += c.scored(of.reads)
     if of.spread == "runs":
@@ -55,3 +60,18 @@ def caption(name: str, collected: Path) -> str:
     parts += [c.machine(), c.untimed()] if "throughput" in of.reads else []
     parts += c.apart()
     return " ".join(part for part in parts if part)
+
+
+def _legible(of: Item, c: Collected) -> tuple[Collected, str]:
+    """What a figure of all cells draws, and a sentence on what it leaves out: of too many cells
+    those that sweeps have made, which have figures of their own."""
+    if sweeps.named(of.name) or of.asks or of.two_initializations or len(c.cells) <= LEGIBLE:
+        return c, ""
+    every = [point for name in c.study.get("sweeps", {}) for point in sweeps.points(c, name)]
+    made = {point["cell"] for point in every if not point["own"]}
+    if not made:
+        return c, ""
+    kept = [cell for cell in c.cells if cell not in made]
+    return Collected(c.folder, kept), (
+        f"Drawn are {len(kept)} of {len(c.cells)} cells; those of sweeps have figures of their own."
+    )
