@@ -42,7 +42,8 @@ def test_refused(size: dict[str, int], message: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("nodes", "start"), [(1, "blindspot train --gpus 4"), (2, "srun blindspot train --ranks slurm")]
+    ("nodes", "start"),
+    [(1, "blindspot train --gpus 4"), (2, "srun --wait=60 blindspot train --ranks slurm")],
 )
 def test_rule(tmp_path: Path, nodes: int, start: str) -> None:
     """One node: the trainer starts its ranks; more: srun does."""

@@ -73,6 +73,32 @@ def test_with_dropout_two_ranks_repeat_and_end_together_at_a_signal(tokens, tmp_
     assert_same_run(job, whole)
 
 
+#: Rank 0 takes three seconds over its last save, and whoever started the ranks waits for one.
+SLOW_SAVE = """
+import os, time
+from blindspot.training import checkpoint, parallel
+
+parallel.PATIENCE = 1.0
+if os.environ.get("RANK") == "0":
+    wait = checkpoint.Writer.wait
+
+    def slow(self):
+        time.sleep(3.0)
+        wait(self)
+
+    checkpoint.Writer.wait = slow
+"""
+
+
+def test_no_rank_leaves_before_the_one_that_saves(tokens, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(SLOW_SAVE)
+    job = typed_job(tokens, tmp_path, steps=3)
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(ranks(job), capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert (job.out / "run.json").exists()
+
+
 def test_when_a_rank_is_killed_the_run_ends_and_can_go_on(tokens, tmp_path):
     job = typed_job(tokens, tmp_path, steps=300, execution={"checkpoint_steps": 5})
     process = subprocess.Popen(ranks(job), stderr=subprocess.DEVNULL)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from blindspot import files, tensorfile
+from blindspot import files, provenance, tensorfile
 from blindspot.config.revisions import TRAINING_REVISION
 from blindspot.config.runfiles import WEIGHTS
 from blindspot.config.spec import RunSpec
@@ -308,7 +308,11 @@ def test_lost_results_are_written_again_without_training(job, monkeypatch, capsy
     for path in j.out.iterdir():
         path.unlink()
     monkeypatch.setattr(Engine, "step", None)
+    # Wherever that is done: the record is of where it was trained.
+    trained_on = provenance.device_name(torch.device("cpu"))
+    monkeypatch.setattr(provenance, "device_name", lambda device: "another machine")
     train(j)
+    assert record_of(j)["provenance"]["device"] == trained_on
     assert (j.out / "trajectory.csv").read_bytes() == before
     assert "already trained" in capsys.readouterr().err
     # As a kill between the writing of the weights and the deletion of checkpoints leaves it.

@@ -27,7 +27,7 @@ rule train:
         execution=canonical(study.config.execution.identity()),
         # On one node it starts its ranks itself; over nodes Slurm's srun does.
         start=lambda wildcards: (
-            "srun blindspot train --ranks slurm"
+            "srun --wait=60 blindspot train --ranks slurm"
             if size_of(wildcards).nodes > 1
             else f"blindspot train --gpus {size_of(wildcards).gpus}"
         ),

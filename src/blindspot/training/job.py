@@ -51,6 +51,8 @@ class Progress:
     skipped: list[int] = field(default_factory=list)
     #: Bytes that the last attempt needed at most.
     peak_memory: int | None = None
+    #: What the last attempt ran on (`outcome.where`).
+    where: dict[str, Any] = field(default_factory=dict)
 
     def meta(self, spec: RunSpec, tokens: str) -> dict[str, Any]:
         """What is saved beside the tensors; `tokens` is the digest of the token files."""

@@ -25,11 +25,22 @@ def peak_memory(device: torch.device) -> int | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 if resource else None
 
 
+def where(job: Job, ranks: int) -> dict[str, Any]:
+    """What a run is trained on: `device`, `threads`, `execution`."""
+    return {
+        "device": provenance.device_name(resolve(job.device)),
+        "threads": torch.get_num_threads(),
+        "execution": job.execution.identity() | {"ranks": ranks},
+    }
+
+
 def publish(job: Job, meta: dict[str, Any], ranks: int) -> None:
     """Write the result folder from `meta`, which is saved beside the weights."""
-    spec, out, device = job.spec, job.out, resolve(job.device)
+    spec, out = job.spec, job.out
     data = Tokens.open(job.tokens, verify=False)
-    execution = job.execution.identity() | {"ranks": ranks, "compiled": meta.get("compiled")}
+    # Of weights from before it was saved with them, what writes the results is the best guess.
+    trained_on = meta.get("where") or where(job, ranks)
+    execution = trained_on["execution"] | {"compiled": meta.get("compiled")}
     texts = {
         "trajectory.csv": to_csv(TRAJECTORY.header, meta["rows"]),
         "timing.csv": to_csv(TIMING.header, meta["timing"]),
@@ -53,8 +64,8 @@ def publish(job: Job, meta: dict[str, Any], ranks: int) -> None:
             "files": {file: sha256_text(text) for file, text in texts.items()},
             "provenance": provenance.collect()
             | {
-                "device": provenance.device_name(device),
-                "threads": torch.get_num_threads(),
+                "device": trained_on["device"],
+                "threads": trained_on["threads"],
                 "precision": spec.training.precision,
                 "execution": execution,
                 "started": meta["started"],

@@ -178,7 +178,8 @@ def launch(ranks: int) -> int:
     ]
     passed, deadline = 0, None
     try:
-        while any(p.poll() is None for p in processes):
+        # Each is asked: an end that nobody asks for is not seen.
+        while None in [p.poll() for p in processes]:
             number = stopping.requested()
             if number and not passed:
                 passed = number

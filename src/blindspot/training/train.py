@@ -77,6 +77,8 @@ def train(job: Job) -> None:
             checkpoint.prune(job.state, keep=0)
             outcome.publish(job, meta, world.size)
             (job.out / FAILED).unlink(missing_ok=True)
+        # Whoever started the ranks does not wait long for the last of them: they end together.
+        world.max_over_ranks(0)
 
 
 class Trainer:
@@ -104,6 +106,7 @@ class Trainer:
         self.model = self.engine.model
         started_over = self.found.started_over
         self.progress = Progress(compiled=self.engine.compiled, started_over=started_over)
+        self.progress.where = outcome.where(job, self.world.size)
         self.writer = checkpoint.Writer(job.state)
         tracking = job.execution.tracking if self.world.is_main else None
         self.tracker = Tracker(tracking, self._say)
@@ -210,6 +213,7 @@ class Trainer:
             self._save()
         self.writer.wait()
         self._note_progress()
+        self.world.max_over_ranks(0)  # the others wait for rank 0, which saves
         raise InterruptedRunError(
             f"{self.job.name}: stopped by {stopping.name(number)} at step {step} of {self.steps}; "
             f"its state is saved, the same command goes on"
@@ -227,6 +231,7 @@ class Trainer:
             return
         self.progress = Progress.of(meta)
         self.progress.compiled = self.engine.compiled
+        self.progress.where = outcome.where(self.job, self.world.size)
         self.progress.resumes += 1
         self.saved = self.progress.step
         self.engine.resume(self.progress.step, self.progress.skipped)
@@ -272,14 +277,17 @@ class Trainer:
         left = (self.steps - step) * p.seconds / step
         ce, norm_k = table[-1].tolist()[:2]
         show = p.seconds - self.shown >= SHOW_EVERY or step in (1, self.steps)
+        # A step that draws its K says which; `blindspot status` cannot, so it gets no such numbers.
+        drawn = f" (k = {len(table) - 1})" if spec.objective.random_loops else ""
         self._say(
-            f"step {step}/{self.steps}  CE {ce:.3f}  norm {norm_k:.1f}  "
+            f"step {step}/{self.steps}  CE {ce:.3f}  norm {norm_k:.1f}{drawn}  "
             f"{speed:,.0f} tokens/s  {int(left) // 60}:{int(left) % 60:02d} left",
             show,
         )
         if show:
             self.shown = p.seconds
-            self.numbers = {"ce": ce, "norm": norm_k, "tokens_per_s": speed, "seconds_left": left}
+            self.numbers = {"tokens_per_s": speed, "seconds_left": left}
+            self.numbers |= {} if drawn else {"ce": ce, "norm": norm_k}
             self._note_progress()
 
     @torch.no_grad()
