@@ -17,6 +17,7 @@ from blindspot.config.execution import Execution
 from blindspot.config.runfiles import WEIGHTS
 from blindspot.errors import BlindspotError, InterruptedRunError
 from blindspot.lm.model import LoopedLM
+from blindspot.plan import calibrate
 from blindspot.training import checkpoint
 from blindspot.training.engine import Engine
 from blindspot.training.train import train
@@ -47,6 +48,29 @@ def stop_after(monkeypatch, step):
 
 
 SMALLEST = {"layers": 1, "loops": 1, "d_model": 8, "heads": 1}
+
+
+def test_every_k_that_a_step_may_draw_is_compiled_ahead(traced):
+    """More of them than the compiler would make of one function, and none left for a step."""
+    spec = spec_of("perloop-rms", shape={**SMALLEST, "loops": 10})
+    random = spec.objective.model_copy(update={"random_loops": True})
+    engine = engine_of(spec.model_copy(update={"objective": random}), compile=True)
+    ids = batches(spec, 1)[0]
+    assert engine.compile(ids) > 0
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    drawn = {len(engine.forward(ids, step)[0]) - 1 for step in range(80)}
+    assert drawn == {*range(1, 11)}
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
+
+
+def test_calibration_compiles_any_number_of_classes(traced, monkeypatch):
+    monkeypatch.setattr(calibrate, "BUDGET", 0.0)
+    cpu = torch.device("cpu")
+    specs = {
+        str(d): spec_of("perloop-rms", shape={**SMALLEST, "d_model": d}) for d in range(2, 42, 4)
+    }
+    found = calibrate.timed(specs, cpu, 1, Execution(compile=True))
+    assert found["steps"].keys() == specs.keys() and len(specs) == 10
 
 
 @pytest.mark.extra  # the compiler takes half a minute

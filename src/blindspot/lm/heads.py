@@ -118,8 +118,8 @@ def mean_cross_entropy(
     """CE in nats a token of each readout (B, T, d) through the head `weight` (V, d), for targets
     (B, T): the mean over readouts, to be minimized, and one number a readout, to be looked at.
 
-    In what is minimized readouts count by `weights`, if there are any, and `z_loss` times the mean
-    of log^2 Z is added.
+    In what is minimized `z_loss` times the mean of log^2 Z is added to each readout's CE, and
+    readouts count by `weights`, if there are any.
 
     float32 or better outside the matrix products; gradients to `weight` and `readouts`, once.
     """

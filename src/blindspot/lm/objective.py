@@ -4,7 +4,8 @@
     per-loop    mean over k = 1..K of CE(r(H_k))
                 or sum over k of w_k CE(r(H_k)) / sum over k of w_k (weights)
     penalty     + weight x mean over loops and tokens of a kind of `PENALTIES`
-    z-loss      + weight x mean over supervised depths and tokens of log^2 Z, Z = sum of exp(logits)
+    z-loss      + weight x mean over supervised depths (which count as their cross-entropies do) and
+                tokens of log^2 Z, Z = sum of exp(logits)
 
 Cross-entropy is in nats a token, a mean over all B T tokens, computed in float32 or better.
 """
@@ -70,6 +71,11 @@ def loops_of(objective: Objective, loops: int, seed: int, step: int) -> int:
     if not objective.random_loops:
         return loops
     return int(np.random.default_rng([seed, step, RANDOM_LOOPS]).integers(1, loops + 1))
+
+
+def depths(objective: Objective, loops: int) -> range:
+    """Every K that a step may have, the deepest first."""
+    return range(loops, 0 if objective.random_loops else loops - 1, -1)
 
 
 def loss(model: LoopedLM, states: Sequence[Tensor], targets: Tensor, objective: Objective) -> Loss:

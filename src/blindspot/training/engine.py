@@ -24,7 +24,7 @@ from blindspot.errors import BlindspotError
 from blindspot.lm import dropout
 from blindspot.lm.device import autocast
 from blindspot.lm.model import LoopedLM
-from blindspot.lm.objective import Loss, cross_entropy, loops_of, loss
+from blindspot.lm.objective import Loss, cross_entropy, depths, loops_of, loss
 from blindspot.training import memory, trajectory
 from blindspot.training.optimizer import AdamW
 from blindspot.training.parallel import World
@@ -95,6 +95,10 @@ class Engine:
         self._states_and_loss = _states_and_loss
         if self.compiled:
             self._states_and_loss = torch.compile(_states_and_loss, fullgraph=True, dynamic=False)
+            # Each K is a graph of its own. All engines of a process share this limit.
+            settings: Any = torch._dynamo.config
+            graphs = len(depths(spec.objective, spec.model.loops))
+            settings.recompile_limit = max(settings.recompile_limit, 4 * graphs)
         #: Whether each step since the last harvest was applied, on the device.
         self._applied: list[tuple[int, Tensor]] = []
         #: Skipped steps in a row: on the device, and at the last harvest.
@@ -104,28 +108,33 @@ class Engine:
     def forward(self, ids: Tensor, step: int) -> tuple[list[Tensor], Loss]:
         """The forward pass of a step on this rank's `ids` (B / world, T + 1): H_0..H_K, detached,
         and the objective, of whose `total` the gradient is taken."""
+        loops = loops_of(self.spec.objective, self.spec.model.loops, self.spec.seed, step)
+        return self._forward(ids, step, loops)
+
+    def _forward(self, ids: Tensor, step: int, loops: int) -> tuple[list[Tensor], Loss]:
         keys = self._keys(len(ids), step)
         with autocast(self.spec.training.precision, self.device):
             inputs, targets = ids[:, :-1], ids[:, 1:]
             objective = self.spec.objective
-            loops = loops_of(objective, self.spec.model.loops, self.spec.seed, step)
             return self._states_and_loss(self.model, objective, inputs, targets, keys, loops)
 
     def compile(self, ids: Tensor) -> float:
-        """Have the step compiled, where it is to be, by one pass over `ids` (as in `step`) that
-        changes nothing; the seconds that took, and 0 where nothing is compiled.
+        """Have the step compiled, where it is to be, by a pass over `ids` (as in `step`) at every K
+        that a step may have, which changes nothing; the seconds that took, and 0 where nothing is
+        compiled.
 
         Raises `BlindspotError` where the compiler fails.
         """
         if not self.compiled:
             return 0.0
-        from torch._dynamo.exc import TorchDynamoException
+        from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
         from torch._inductor.exc import InductorError
 
         started = time.monotonic()
         try:
-            self.forward(ids, 0)[1].total.backward()
-        except (TorchDynamoException, InductorError) as error:
+            for loops in depths(self.spec.objective, self.spec.model.loops):
+                self._forward(ids, 0, loops)[1].total.backward()
+        except (TorchDynamoException, InductorError, FailOnRecompileLimitHit) as error:
             why = str(error).strip().splitlines()[0]
             raise BlindspotError(
                 f"execution.compile: the training step could not be compiled ({why}). Install a "
@@ -247,4 +256,6 @@ class Engine:
         if names:
             more = f" and of {len(names) - 1} more" if names[1:] else ""
             return f"the gradient of {names[0]}{more}"
+        if self.world.size > 1:
+            return "the rows of another rank, or the norm of the whole gradient"
         return "the norm of the whole gradient, which is too large for float32"
