@@ -86,6 +86,14 @@ def why(study: Study, cell: str, size: str = "0.1m") -> str:
     return rows_of(study)[size, cell]["why"]
 
 
+def test_steps_of_a_random_k_are_a_class_of_their_own():
+    study = Study.load(ROOT / "config.yaml", [ROOT / "studies/remedies.yaml"])
+    by_class: dict[str, set[float]] = {}
+    for run in study.runs:
+        by_class.setdefault(step_class(run.spec), set()).add(step_flops(run.spec))
+    assert all(len(flops) == 1 for flops in by_class.values())
+
+
 def test_flops_by_hand(tmp_path: Path):
     """0.1m: d = 64, L = 1, K = 4, V = 512, T = 64, batch 4, 200 steps, 3 seeds.
 

@@ -18,9 +18,10 @@ from blindspot.data.corpora import local
 from blindspot.data.shards import Shards
 from blindspot.data.tokenizer import load
 from blindspot.data.tokens import UNFINISHED, Tokens, build
-from blindspot.data.windows import Batches, count, coverage
+from blindspot.data.windows import Batches, count
 from blindspot.errors import BlindspotError
 from test_tokens import BPE, TEXTS, WORDS, make
+from toys import times_a_target
 
 
 @pytest.fixture
@@ -274,4 +275,4 @@ def test_every_token_is_a_target_as_often_as_promised(data):
     for step in range(n):
         for rank in ranks:
             np.add.at(seen, rank[step][:, 1:], 1)
-    assert (seen == batch * coverage(np.arange(tokens), tokens, windows)).all()
+    assert (seen == batch * times_a_target(tokens, windows)).all()

@@ -177,6 +177,15 @@ def test_a_failure_has_the_last_error_of_its_log(tmp_path):
     log = tmp_path / "train.log"
     log.write_text("error: an old one\nstep 3\nerror: disk full\n")
     assert failure("train", [str(log)]) == f"failed: train: disk full\n  log: {log}"
+    # What another attempt said before this one began is not why this one ended.
+    log.write_text(
+        "error: stopped by SIGUSR2\na/b: resumes at step 500 of 2000\na/b: step 600/2000  CE\n"
+    )
+    assert failure("train", [str(log)], "out of memory").startswith(
+        "failed: train: out of memory\n"
+    )
+    log.write_text("error: stopped\na/b: resumes at step 500 of 2000\nerror: disk full\n")
+    assert failure("train", [str(log)]).startswith("failed: train: disk full\n")
     assert failure("train", [], "no time") == "failed: train: no time"
     assert failure("train", ["nowhere"]) == "failed: train\n  log: nowhere"
 

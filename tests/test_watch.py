@@ -123,6 +123,17 @@ def test_some_tokens_are_enough():
     assert log[0][1]["blindspot/norm/1"] == pytest.approx(expected)
 
 
+def test_the_tokens_are_from_the_whole_batch():
+    """Of 36 states and room for 20, every second one, not the first twenty."""
+    net, log = model(), Log()
+    with Watch(net, net.blocks[-1], log=log, tokens=20) as watch:
+        states = net(IDS)
+        watch.step(0)
+    some = states[1].flatten(0, 1)[::2]
+    expected = float(torch.linalg.vector_norm(some, dim=-1).mean())
+    assert log[0][1]["blindspot/norm/1"] == pytest.approx(expected)
+
+
 def test_tensorboard_gets_scalars():
     net, writer = model(), Writer()
     with Watch(net, net.blocks[-1], log=writer) as watch:

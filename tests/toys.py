@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
+
 ROOT = Path(__file__).parent.parent
 
 #: Real WikiText in the hub's layout, where there is any.
@@ -56,3 +58,11 @@ def toy_objective(cell: str):
     return Objective.model_validate(
         {"loss": CELLS[cell]["loss"], "penalty": CELLS[cell].get("penalty")}
     )
+
+
+def times_a_target(tokens, windows):
+    """How many windows have the id at each place of a stream as a target, by trying every start."""
+    seen = np.zeros(tokens, dtype=int)
+    for start in range(0, tokens - windows.length, windows.stride):
+        seen[start + 1 : start + windows.length + 1] += 1
+    return seen

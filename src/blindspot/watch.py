@@ -151,7 +151,7 @@ class Watch:
             state = state[0]
         flat = state.detach().flatten(0, -2)
         # Evenly over the batch; a copy, since a later operation may work in place.
-        stride = max(1, len(flat) // self.tokens)
+        stride = -(-len(flat) // self.tokens)
         self._states.append(flat[::stride][: self.tokens].clone())
 
     @torch.no_grad()

@@ -231,7 +231,7 @@ class Objective(Settings):
     penalty: Penalty | None = None
     #: Of the loss `per-loop`: weights of CE_1..CE_K, which count by their share of the sum.
     weights: Annotated[tuple[Positive, ...] | None, Neutral(None)] = None
-    #: Weight of the mean of log^2 Z over supervised depths and tokens.
+    #: Weight of the mean of log^2 Z over supervised depths, which count by `weights`, and tokens.
     z_loss: Annotated[NonNegative, Neutral(0.0)] = 0.0
     #: Each step is done with a K of its own, drawn from 1..K alike.
     random_loops: Annotated[bool, Neutral(False)] = False

@@ -28,24 +28,6 @@ def count(tokens: int, windows: Windows) -> int:
     return (tokens - 1 - windows.length) // windows.stride + 1
 
 
-def tail(tokens: int, windows: Windows) -> int:
-    """Targets at the stream's end that no window reaches; fewer than `stride`."""
-    return (tokens - 1 - windows.length) % windows.stride if count(tokens, windows) else 0
-
-
-def coverage(position: Ids | int, tokens: int, windows: Windows) -> Ids:
-    """How many of an epoch's windows have the id at `position` as a target.
-
-    Window k covers k stride + 1 .. k stride + length, so with n windows this is
-    min(n - 1, floor((position - 1) / stride)) - max(0, ceil((position - length) / stride)) + 1,
-    and 0 where that is negative: length / stride inside the stream, less at both ends.
-    """
-    where = np.asarray(position, dtype=np.int64)
-    last = np.minimum(count(tokens, windows) - 1, (where - 1) // windows.stride)
-    first = np.maximum(0, -((windows.length - where) // windows.stride))
-    return np.maximum(0, last - first + 1)
-
-
 def order(n: int, seed: int, epoch: int) -> Ids:
     """A permutation of 0 .. n - 1, a function of (seed, epoch) alone.
 

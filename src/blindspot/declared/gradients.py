@@ -73,7 +73,8 @@ MEASUREMENT = Measurement(
             check=_gradients,
             note="g is the gradient of the training objective with respect to H_k, times the "
             "number of tokens, so that a token's own loss has weight 1 / (supervised depths); at "
-            "depths without a loss of their own (terminal cells) weight 1.",
+            "depths without a loss of their own (terminal cells) weight 1. The objective is that "
+            "of a step with all K loops, without a z-loss.",
         ),
         File(
             "gradient_eps",

@@ -1,7 +1,8 @@
 """What the loss says about a state's scale: gradients with respect to H_k, split along H_k.
 
 For each token, g is the gradient of the training objective with respect to H_k, times the number of
-tokens, so that a token's own loss has weight 1 / (supervised depths). Its parts are kept apart:
+tokens, so that a token's own loss has weight 1 / (supervised depths). The objective is that of a
+step with all K loops; a z-loss is not in it. Its parts are kept apart:
 
     source   ce        the cross-entropies
              penalty   the norm penalty

@@ -22,6 +22,8 @@ from blindspot.plan.inventory import parse
 
 #: A trainer on another machine counts as alive while its note is not older than this, in seconds.
 FRESH = 900.0
+#: Lines of a trainer's log from which on it is at work: what went wrong before is over.
+ATTEMPT = re.compile(r": (resumes at step |starts from nothing|step \d+/\d+ )")
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,8 @@ def _read_note(path: Path, found: Progress) -> None:
 
 
 def last_error(log: Path) -> str:
-    """The last message of a job's log that names a fault."""
+    """The last message of a job's log that names a fault; none if a later attempt has begun, which
+    writes into the same log."""
     try:
         with open(log, "rb") as file:
             file.seek(0, os.SEEK_END)
@@ -170,6 +173,8 @@ def last_error(log: Path) -> str:
     except OSError:
         return ""
     for line in reversed(lines):
+        if ATTEMPT.search(line):
+            return ""
         if line.startswith("error: ") or re.match(r"\w+(Error|Exception)\b", line):
             return line.removeprefix("error: ")
     return ""

@@ -15,6 +15,8 @@ def step_class(spec: RunSpec) -> str:
     """A key that runs share whose steps take equally long: shape, objective, batch, precision."""
     model = spec.model.model_dump(mode="json", exclude={"readout", "init_std", "norm_eps"})
     model["dropout"]["rate"] = spec.model.dropout.rate > 0
+    # Named only where it counts, so that what was timed before keeps its key.
+    random = {"random_loops": True} if spec.objective.random_loops else {}
     return digest(
         {
             "model": model,
@@ -23,6 +25,7 @@ def step_class(spec: RunSpec) -> str:
             "batch": spec.batch,
             "precision": spec.training.precision,
         }
+        | random
     )
 
 
