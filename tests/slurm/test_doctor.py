@@ -69,6 +69,12 @@ WRONG = {
     "memory": ({"mem_mb": 990000}, "mem_mb of rule train", "16000 MB"),
     "runtime": ({"runtime": 2400, "slurm_partition": "main"}, "runtime: 1440", ""),
     "gpu type": ({"gpu": 1, "slurm_gres": "gpu:h100"}, "set slurm_gres: gpu", "gpu:2"),
+    "gpu model": (
+        {"gpu": 1, "gpu_model": "h100"},
+        "change gpu_model, which is h100, or leave it out",
+        "gpu:2",
+    ),
+    "reservation": ({"slurm_reservation": "nope"}, "submitit-reservation", "scontrol"),
     "gpus": ({"gpu": 9, "gpu_model": ""}, "gpu and gpu_model", "gpu:2"),
 }
 

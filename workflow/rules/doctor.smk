@@ -14,7 +14,12 @@ rule doctor:
         configs=CONFIG_ARGUMENTS,
         override=lambda wildcards: canonical(OVERRIDE),
         asked=lambda wildcards, resources: canonical(
-            doctor.asked(dict(resources.items()) | largest_training(), call.resources_of(TRAIN))
+            doctor.asked(
+                {"slurm_reservation": call.executor_setting("reservation", "")}
+                | dict(resources.items())
+                | largest_training(),
+                call.resources_of(TRAIN),
+            )
         ),
         folder=lambda wildcards: call.executor_setting("folder", "work/submitit"),
         latency=lambda wildcards: call.latency_wait,

@@ -30,6 +30,11 @@ OPTIONS: dict[str, tuple[str, list[str]]] = {
     "partition": ("slurm_partition, or SBATCH_PARTITION", ["sinfo", "-ho", "%R"]),
     "account": ("slurm_account, or SBATCH_ACCOUNT", ["sacctmgr", "-nP", "show", "assoc"]),
     "qos": ("slurm_qos, or SBATCH_QOS", ["sacctmgr", "-nP", "show", "assoc"]),
+    "reservation": (
+        "slurm_reservation, submitit-reservation or SBATCH_RESERVATION; what there is is listed by "
+        "scontrol show reservation",
+        [],
+    ),
     "constraint": ("slurm_constraint, or SBATCH_CONSTRAINT", ["sinfo", "-ho", "%f"]),
     "gres": ("slurm_gres, or SBATCH_GRES", ["sinfo", "-ho", "%G"]),
     "gpus_per_node": ("gpu and gpu_model", ["sinfo", "-ho", "%G"]),
@@ -147,9 +152,17 @@ class Doctor:
     def _diagnose(self, refusal: str) -> Finding:
         """Find the option at fault: the one without which Slurm has no complaint."""
         text = f"Slurm would refuse a training: {refusal}"
-        count = self.resources.get("gpu")
+        rest = {k: v for k, v in self.options.items() if k not in ("gres", "gpus_per_node")}
+        # On each node, as Slurm is asked.
+        count = int(self.resources.get("gpu") or 0) // int(self.resources.get("nodes") or 1)
+        model = self.resources.get("gpu_model")
+        named = self.options.get("gpus_per_node") == f"{model}:{count}"
+        if count and named and not self._refusal(rest | {"gpus_per_node": count}):
+            return Finding(
+                f"{text} ({self._gpu_form()})",
+                f"change gpu_model, which is {model}, or leave it out; {self._hint('gres')}",
+            )
         for form in ({"gres": f"gpu:{count}"}, {"gpus_per_node": count}):
-            rest = {k: v for k, v in self.options.items() if k not in ("gres", "gpus_per_node")}
             if count and not self._refusal(rest | form):
                 how = "set slurm_gres: gpu" if "gres" in form else "take slurm_gres away"
                 return Finding(
@@ -166,6 +179,8 @@ class Doctor:
     def _hint(self, key: str) -> str:
         """Where an option comes from, and which values this cluster has for it."""
         where, command = OPTIONS[key]
+        if not command:
+            return where
         if command[0] == "sacctmgr":
             command = [*command, f"user={getpass.getuser()}", f"format={key}"]
         known = sorted(set(_ask(command).stdout.splitlines()) - {"", "(null)"})
