@@ -10,6 +10,7 @@ import pytest
 
 from blindspot.config.study import Study
 from blindspot.plan import doctor
+from blindspot.training import checkpoint
 from toys import ROOT
 
 
@@ -48,6 +49,7 @@ def test_space(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     need = float(found.text.split("up to ")[1].split(" GB")[0])
     assert need == pytest.approx(total, rel=0.02)
     assert "work: /scratch" in found.advice
+    assert doctor.TRAINING_BYTES == 4 * 3 * (checkpoint.KEEP + 1)
     usage.free = 1.4e11
     assert not doctor.Doctor(study, {})._space().advice
 

@@ -214,6 +214,11 @@ def test_nothing_is_deleted_while_a_study_file_is_unreadable(place: Path):
     assert housekeeping.used(known, "0.1m/x/seed1-00000000").startswith("unknown")
 
 
+def test_what_vanishes_meanwhile_is_as_young_as_can_be(tmp_path: Path):
+    before = time.time()
+    assert before <= inventory.modified(tmp_path / "gone") <= time.time()
+
+
 def test_ls_tells_size_age_state_and_users(place: Path):
     small = load("small")
     folder = state(small, small.runs[0].name, 123_456)

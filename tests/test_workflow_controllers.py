@@ -218,6 +218,12 @@ def test_reuse_false_trains_and_measures_anew_once(tmp_path, tmp_path_factory):
         record = where / study.results / "runs" / run.name / "run.json"
         source = finished(tmp_path_factory)[0] / record.relative_to(where)
         assert record.stat().st_mtime_ns == source.stat().st_mtime_ns
+    # A mark that an interrupted start has left drops no weights of one that wants nothing anew.
+    (state / "remake").touch()
+    (folder / "run.json").unlink()
+    snakemake(where, "runs", *STUDY)
+    assert "already trained" in (state / "train.log").read_text()
+    assert not (state / "remake").exists() and exits.read_bytes() == numbers
 
 
 @pytest.mark.parametrize("arguments", [["--profile", "slrum"], ["--profile", "here/slurm"]])

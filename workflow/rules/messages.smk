@@ -170,6 +170,9 @@ def start() -> None:
         if slow := slow_precision():
             logger.warning(slow)
         watch()
+    for name in RUNS:
+        if name not in REMADE:
+            remake.forget(study.work / "runs" / name)
     for job in call.ahead:
         if job.rule.name == TRAIN and job.wildcards.run in REMADE:
             remake.ask(study.work / "runs" / job.wildcards.run)

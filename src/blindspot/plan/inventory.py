@@ -6,6 +6,7 @@ written, and `collect` is where damage is refused. Imports neither torch nor pan
 
 import json
 import struct
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,11 +97,12 @@ def size_of(path: Path) -> int:
 
 
 def modified(path: Path) -> float:
-    """Time of the last change in a folder, seconds since the epoch."""
-    times = [path.stat().st_mtime]
-    for file in path.rglob("*"):
+    """Time of the last change in a folder, seconds since the epoch; what vanishes meanwhile counts
+    as changed now."""
+    times = []
+    for file in [path, *path.rglob("*")]:
         try:
             times.append(file.stat().st_mtime)
         except OSError:
             continue
-    return max(times)
+    return max(times, default=time.time())

@@ -20,6 +20,11 @@ def ask(state: Path) -> None:
     write_text(state / MARK, f"asked for at {now()}\n")
 
 
+def forget(state: Path) -> None:
+    """Take back a mark that an interrupted start has left: it would drop weights much later."""
+    (state / MARK).unlink(missing_ok=True)
+
+
 def clear_if_asked(state: Path, out: Path) -> bool:
     """Drop a marked run's checkpoints, weights and measurements; whether it was marked.
 
