@@ -65,8 +65,11 @@ def caption(name: str, collected: Path) -> str:
 def _legible(of: Item, c: Collected) -> tuple[Collected, str]:
     """What a figure of all cells draws, and a sentence on what it leaves out: of too many cells
     those that sweeps have made, which have figures of their own."""
-    if sweeps.named(of.name) or of.asks or of.two_initializations or len(c.cells) <= LEGIBLE:
+    if sweeps.named(of.name) or of.asks or len(c.cells) <= LEGIBLE:
         return c, ""
+    if of.two_initializations:  # which draws no other cells than these
+        pairs = {cell for group in c.initializations.values() for cell in group.values()}
+        return Collected(c.folder, pairs), ""
     every = [point for name in c.study.get("sweeps", {}) for point in sweeps.points(c, name)]
     made = {point["cell"] for point in every if not point["own"]}
     if not made:
