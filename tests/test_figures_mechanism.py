@@ -272,6 +272,32 @@ def test_two_initializations_side_by_side(tmp_path: Path):
     assert "initialization" in catalogue.of(catalogue.FIGURES, study.config)
 
 
+def test_initializations_among_many_cells_are_drawn_as_if_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Points keep their loops, and the axis ends with K of what is drawn."""
+    base = synthetic.make_study(tmp_path, ["44m"], [*synthetic.INIT, "terminal-rms"], [42], 200)
+    values = base.config.model_dump()
+    values["cells"]["terminal-rms"]["loops"] = 6
+    study = Study.of(values)
+    deeper = {"terminal-rms": synthetic.TOY.ppl["terminal-rms"] + [30.0, 29.0]}
+    longer = {"terminal-rms": synthetic.TOY.norm["terminal-rms"] + [500.0, 600.0]}
+    ppl, norm = synthetic.TOY.ppl | deeper, synthetic.TOY.norm | longer
+    synthetic.write(
+        study, replace(synthetic.TOY, ppl=ppl, norm=norm, speed=[9e3 / k for k in range(1, 7)])
+    )
+    collect(study, tmp_path / "c")
+    monkeypatch.setattr(figures, "LEGIBLE", 2)
+    figures.draw("initialization", tmp_path / "c", tmp_path)
+    drawn_of, said = figures._legible(
+        catalogue.FIGURES["initialization"], Collected(tmp_path / "c")
+    )
+    assert set(drawn_of.cells) == {*synthetic.INIT} and drawn_of.deepest == 4 and not said
+    points = pd.read_csv(tmp_path / "initialization.csv")
+    assert (points["x"] - points["x"].round()).abs().max() < 0.3
+    assert "terminal-rms" not in set(points["series"])
+
+
 def test_one_initialization_is_said_and_is_no_target(made: Path):
     (text,) = drawn("initialization", made).axes[0, 0].texts
     assert text.get_text() == "this study has one initialization"
