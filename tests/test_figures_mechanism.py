@@ -276,7 +276,7 @@ def test_initializations_among_many_cells_are_drawn_as_if_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Points keep their loops, and the axis ends with K of what is drawn."""
-    base = synthetic.make_study(tmp_path, ["44m"], [*synthetic.INIT, "terminal-rms"], [42], 200)
+    base = synthetic.make_study(tmp_path, ["44m"], synthetic.INIT, [42], 200)
     values = base.config.model_dump()
     values["cells"]["terminal-rms"]["loops"] = 6
     study = Study.of(values)
@@ -292,7 +292,9 @@ def test_initializations_among_many_cells_are_drawn_as_if_alone(
     drawn_of, said = figures._legible(
         catalogue.FIGURES["initialization"], Collected(tmp_path / "c")
     )
-    assert set(drawn_of.cells) == {*synthetic.INIT} and drawn_of.deepest == 4 and not said
+    # With another K the terminal cell has no partner.
+    partners = {cell for cell in synthetic.INIT if not cell.startswith("terminal-rms")}
+    assert set(drawn_of.cells) == partners and drawn_of.deepest == 4 and not said
     points = pd.read_csv(tmp_path / "initialization.csv")
     assert (points["x"] - points["x"].round()).abs().max() < 0.3
     assert "terminal-rms" not in set(points["series"])
