@@ -19,7 +19,7 @@ from blindspot.training import checkpoint, remake
 from blindspot.training import train as training
 from blindspot.training.engine import Engine
 from blindspot.training.lock import exclusive
-from blindspot.training.train import total_steps, train
+from blindspot.training.train import train
 from reference_model import states, token_nll
 from toys import CELLS
 from training import (
@@ -376,8 +376,8 @@ def test_a_full_disk_leaves_the_older_checkpoint(job, monkeypatch):
 
 def test_epochs_become_whole_batches(job):
     spec = job(steps=None, epochs=2).spec
-    assert total_steps(spec, windows=11) == 5  # 22 windows, batches of 4
-    assert total_steps(job(steps=None, epochs=0.5).spec, windows=11) == 1
+    assert spec.steps(windows=11) == 5  # 22 windows, batches of 4
+    assert job(steps=None, epochs=0.5).spec.steps(windows=11) == 1
 
 
 def test_cells_are_all_trainable(job):

@@ -325,6 +325,14 @@ class RunSpec(Settings):
     def hash(self) -> str:
         return digest(self.identity())
 
+    def steps(self, windows: int) -> int:
+        """Optimizer steps on so many windows: as given, or as many whole batches as `epochs` passes
+        hold."""
+        if self.training.steps is not None:
+            return self.training.steps
+        assert self.training.epochs is not None
+        return max(1, int(self.training.epochs * windows) // self.batch)
+
     def canonical(self) -> str:
         """The text that travels to the trainer; `RunSpec.parse` reads it back to the same hash."""
         return canonical(self.identity())

@@ -165,11 +165,10 @@ class Estimator:
         """Optimizer steps of a run; None where its length in epochs needs tokens not there yet."""
         if spec.training.steps is not None:
             return spec.training.steps
-        if "train" not in self.splits or spec.training.epochs is None:
+        if "train" not in self.splits:
             return None
         w = spec.windows
-        windows = max(0, (self.splits["train"] - 1 - w.length) // w.stride + 1)
-        return max(1, int(spec.training.epochs * windows) // spec.batch)
+        return spec.steps(max(0, (self.splits["train"] - 1 - w.length) // w.stride + 1))
 
     def flops(self, spec: RunSpec) -> float | None:
         """FLOPs of a whole training, by the formula of the throughput and cost tables."""

@@ -19,7 +19,6 @@ from torch import Tensor
 from blindspot import tensorfile
 from blindspot.config.execution import Execution
 from blindspot.config.runfiles import WEIGHTS
-from blindspot.config.spec import RunSpec
 from blindspot.data.tokens import Tokens
 from blindspot.data.windows import Batches, count
 from blindspot.errors import BlindspotError, InterruptedRunError, NonFiniteError
@@ -39,14 +38,6 @@ from blindspot.training.tracking import Tracker
 FAILED = "failed.json"
 #: Tokens of one slice of a validation pass, so that its memory does not grow with the batch.
 SLICE_TOKENS = {"cpu": 4096, "cuda": 16384}
-
-
-def total_steps(spec: RunSpec, windows: int) -> int:
-    """Optimizer steps: as given, or as many whole batches as `epochs` passes hold."""
-    if spec.training.steps is not None:
-        return spec.training.steps
-    assert spec.training.epochs is not None
-    return max(1, int(spec.training.epochs * windows) // spec.batch)
 
 
 def train(job: Job) -> None:
@@ -98,7 +89,7 @@ class Trainer:
             self.world.rank,
             self.world.size,
         )
-        self.steps = total_steps(self.spec, count(len(stream), self.spec.windows))
+        self.steps = self.spec.steps(count(len(stream), self.spec.windows))
         self.validation = self._validation_windows()
         if self.world.is_main:
             state.require_room(job.state, self.spec)
