@@ -32,6 +32,7 @@ STUDIES = {
     "small-pilot over small": ["small", "small-pilot"],
     "small-common over small": ["small", "small-common"],
     "small-edge over small": ["small", "small-edge"],
+    "small-best over small": ["small", "small-best"],
     "sweep-demo": ["sweep-demo"],
     "laws": ["laws"],
     "horizon": ["horizon"],
